@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvbell/kvbell.h - the client library: share KV-cache chunks between processes of one host.
+ *
+ * Conventions, true for every function here:
+ * - It returns 0 or a negative errno value; kvb_strerror() explains the value in kvbell's terms.
+ * - Parameters named ret_ are written on success only, unless their description says otherwise.
+ * - It is thread-safe and may be called from many threads on one client at once, except
+ *   kvb_close(), which must be the last call on its client.
+ * - It never writes to stdout or stderr, installs no signal handler and never exits; what it has to
+ *   say goes to the log callback of struct kvb_options.
+ * - After fork(2) the child may only call kvb_close(); everything else is -ECHILD there.
+ *
+ * When the server goes away, calls in flight return -ECONNRESET, new calls return -ENOTCONN at once,
+ * and a thread of the library attaches again by itself as soon as a server is there.
+ */
+#ifndef KVBELL_KVBELL_H
+#define KVBELL_KVBELL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVB_VERSION_MAJOR 0
+#define KVB_VERSION_MINOR 1
+#define KVB_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define KVB_API __attribute__((visibility("default")))
+#else
+#define KVB_API
+#endif
+
+/** A connection to one server, kept over restarts of that server. */
+struct kvb_client;
+
+enum kvb_log_level {
+	KVB_LOG_ERR = 0,
+	KVB_LOG_WARN = 1,
+	KVB_LOG_INFO = 2,
+	KVB_LOG_DEBUG = 3,
+};
+
+/** Called from any thread that is inside the library, and from its internal thread. Must not call
+ *  back into the library. `text` is valid during the call only. */
+typedef void kvb_log_fn(void *user, enum kvb_log_level level, const char *text);
+
+/** Called from the thread inside kvb_put() or kvb_get(), after each fragment. Must not call back. */
+typedef void kvb_progress_fn(void *user, uint64_t done_bytes, uint64_t total_bytes);
+
+/** All members may be zero; initialise with KVB_OPTIONS_INIT. */
+struct kvb_options {
+	size_t size;         /**< sizeof(struct kvb_options), for growth of this struct */
+	const char *dir;     /**< runtime directory; NULL: kvb_default_dir() */
+	const char *name;    /**< shown in the server's log and stats; at most 31 bytes are used */
+	uint32_t timeout_ms; /**< deadline of every call; 0: 30,000 */
+	kvb_log_fn *log;     /**< NULL: silent */
+	void *log_user;      /**< passed to log */
+	kvb_progress_fn *progress; /**< NULL: none */
+	void *progress_user;       /**< passed to progress */
+};
+#define KVB_OPTIONS_INIT {sizeof(struct kvb_options), NULL, NULL, 0, NULL, NULL, NULL, NULL}
+
+/**
+ * Connects to the server and waits until it has let this client in.
+ *
+ * \param options  NULL for all defaults; not kept after the call, nor are its strings
+ * \param ret_client  to be given back with kvb_close()
+ * \return 0;
+ *   -ECONNREFUSED no server is listening in the directory; -ENAMETOOLONG the directory's path does
+ *   not fit a socket address (107 bytes with "/control.sock"); -EACCES this uid is not let in;
+ *   -EUSERS the server has no free session; -EPROTONOSUPPORT server and library have different
+ *   protocol versions; -EMFILE, -ENFILE this process cannot take the descriptors; -ETIMEDOUT; -ENOMEM;
+ *   -EPROTO the server's answer makes no sense.
+ */
+KVB_API int kvb_open(const struct kvb_options *options, struct kvb_client **ret_client);
+
+/**
+ * Ends the session and frees the client. Calls of other threads still inside return -ECONNRESET, and
+ * kvb_close() waits for them; no thread may enter a call after it was called. NULL is allowed.
+ */
+KVB_API void kvb_close(struct kvb_client *client);
+
+/**
+ * Stores `len` bytes under `key`, replacing what was there; visible to all when complete, never in
+ * part. The caller's buffer is free again on return.
+ *
+ * \param key  1 to 1024 arbitrary bytes
+ * \param len  0 to the size of the pool
+ * \return 0;
+ *   -EINVAL the key is empty; -ENAMETOOLONG the key is longer than 1024 bytes; -EFBIG the payload can
+ *   never fit the pool; -ENOSPC it does not fit now, since everything there is held or the pool is
+ *   still being populated; -EDQUOT this client's open transfers hold too many bytes; -ETIMEDOUT;
+ *   -ESHUTDOWN the server is draining; -ECONNRESET; -ENOTCONN; -ECHILD.
+ */
+KVB_API int kvb_put(struct kvb_client *client, const void *key, size_t key_len, const void *data,
+		size_t len);
+
+/**
+ * Copies the object under `key` into `buffer`.
+ *
+ * \param capacity  bytes in buffer
+ * \param ret_len  the object's length; also written with -EMSGSIZE; may be NULL
+ * \return 0;
+ *   -ENOENT no such key (the buffer is untouched); -EMSGSIZE the object is longer than `capacity` (the
+ *   buffer is untouched); and as kvb_put(). On any other error the buffer's content is undefined.
+ */
+KVB_API int kvb_get(struct kvb_client *client, const void *key, size_t key_len, void *buffer,
+		size_t capacity, size_t *ret_len);
+
+/**
+ * Tells whether an object is there. It may be gone by the time of the next call.
+ *
+ * \param ret_len  the object's length; may be NULL
+ * \return 0 it is; -ENOENT it is not; other errors as kvb_put().
+ */
+KVB_API int kvb_exists(struct kvb_client *client, const void *key, size_t key_len, size_t *ret_len);
+
+/** Removes an object. Readers that already have it keep it. \return 0; -ENOENT; as kvb_put(). */
+KVB_API int kvb_delete(struct kvb_client *client, const void *key, size_t key_len);
+
+/** One empty request through the ring and back: proves that a worker serves this session. */
+KVB_API int kvb_ping(struct kvb_client *client);
+
+/** The same through the ZMQ control socket. \return also -EPERM: only the server's uid may. */
+KVB_API int kvb_ping_control(struct kvb_client *client);
+
+/** What the server said when it let this client in. */
+struct kvb_info {
+	char boot_id[33];        /**< hexadecimal; differs at every start of the server */
+	uint64_t session;        /**< as in the server's log */
+	const char *kind;        /**< "own", "trusted" or "isolated"; static */
+	uint64_t payload_max;    /**< bytes: the pool's size */
+	uint64_t staging_bytes;
+	uint32_t fragment_bytes;
+	uint32_t credit;         /**< most ring requests in flight */
+	uint64_t attaches;       /**< how often this client was let in, the first time included */
+	uint64_t missed_wakes;   /**< completions found only by a re-check; stays 0 */
+};
+
+/** \return 0; -ENOTCONN. */
+KVB_API int kvb_get_info(struct kvb_client *client, struct kvb_info *ret_info);
+
+/** One statistic of the server. `text` is NULL when the value is a number. Valid during the call. */
+struct kvb_stat {
+	const char *name; /**< dotted, such as "pool.used_bytes" */
+	uint64_t value;
+	const char *text;
+};
+/** A negative return ends the iteration and is returned to the caller. */
+typedef int kvb_stat_fn(void *user, const struct kvb_stat *stat);
+
+/** Calls `fn` once per statistic. Works for every kind of client. */
+KVB_API int kvb_stats(struct kvb_client *client, kvb_stat_fn *fn, void *user);
+
+/** One stored object. The key is not zero-terminated. Valid during the call. */
+struct kvb_entry {
+	const void *key;
+	size_t key_len;
+	uint64_t length; /**< bytes of payload */
+};
+/** A negative return ends the iteration and is returned to the caller. */
+typedef int kvb_entry_fn(void *user, const struct kvb_entry *entry);
+
+/**
+ * Calls `fn` for each object, in no order. An object that is there all the time is seen exactly once;
+ * one that comes or goes meanwhile may be seen or not.
+ *
+ * \return 0; -EPERM this client is not of the server's uid; -ECONNRESET; -ENOTCONN; -ETIMEDOUT.
+ */
+KVB_API int kvb_list(struct kvb_client *client, kvb_entry_fn *fn, void *user);
+
+/** Text for a negative errno of this library: what happened and what helps. Static, never NULL. */
+KVB_API const char *kvb_strerror(int error);
+
+/** "0.1.0": the version of the library that runs, not of this header. */
+KVB_API const char *kvb_version(void);
+
+/**
+ * The runtime directory used when none is given: $KVBELL_DIR, else $XDG_RUNTIME_DIR/kvbell, else
+ * /run/kvbell.
+ *
+ * \return 0; -ENAMETOOLONG.
+ */
+KVB_API int kvb_default_dir(char *ret_dir, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* KVBELL_KVBELL_H */
