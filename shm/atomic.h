@@ -29,14 +29,14 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "64-bit atomics must be lock-free ac
 #define kvb_count(ptr, n) ((void)__atomic_fetch_add((ptr), (n), __ATOMIC_RELAXED))
 
 /* Read-modify-write with both orders: reference counts, state machines, the sleeping word. */
-#define kvb_fetch_add(ptr, n)       __atomic_fetch_add((ptr), (n), __ATOMIC_ACQ_REL)
-#define kvb_fetch_sub(ptr, n)       __atomic_fetch_sub((ptr), (n), __ATOMIC_ACQ_REL)
-#define kvb_fetch_or(ptr, bits)     __atomic_fetch_or((ptr), (bits), __ATOMIC_ACQ_REL)
-#define kvb_exchange(ptr, value)    __atomic_exchange_n((ptr), (value), __ATOMIC_ACQ_REL)
+#define kvb_fetch_add(ptr, n)            __atomic_fetch_add((ptr), (n), __ATOMIC_ACQ_REL)
+#define kvb_fetch_sub(ptr, n)            __atomic_fetch_sub((ptr), (n), __ATOMIC_ACQ_REL)
+#define kvb_fetch_or(ptr, bits)          __atomic_fetch_or((ptr), (bits), __ATOMIC_ACQ_REL)
+#define kvb_exchange(ptr, value)         __atomic_exchange_n((ptr), (value), __ATOMIC_ACQ_REL)
 #define kvb_exchange_relaxed(ptr, value) __atomic_exchange_n((ptr), (value), __ATOMIC_RELAXED)
-#define kvb_compare_exchange(ptr, expected, desired)                                               \
-	__atomic_compare_exchange_n((ptr), (expected), (desired), false, __ATOMIC_ACQ_REL,         \
-			__ATOMIC_ACQUIRE)
+#define kvb_compare_exchange(ptr, expected, desired) \
+	__atomic_compare_exchange_n(                 \
+		(ptr), (expected), (desired), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
 
 /*
  * Store-load barrier. ThreadSanitizer does not model fences; there a locked operation on a private

@@ -19,9 +19,16 @@ struct kvb_unit {
 };
 
 static const struct kvb_unit size_units[] = {
-	{"", 1},         {"B", 1},         {"K", KVB_KIB},           {"KiB", KVB_KIB},
-	{"M", KVB_MIB},  {"MiB", KVB_MIB}, {"G", KVB_GIB},           {"GiB", KVB_GIB},
-	{"T", 1024 * KVB_GIB},             {"TiB", 1024 * KVB_GIB},
+	{"", 1},
+	{"B", 1},
+	{"K", KVB_KIB},
+	{"KiB", KVB_KIB},
+	{"M", KVB_MIB},
+	{"MiB", KVB_MIB},
+	{"G", KVB_GIB},
+	{"GiB", KVB_GIB},
+	{"T", 1024 * KVB_GIB},
+	{"TiB", 1024 * KVB_GIB},
 };
 
 static const struct kvb_unit duration_units[] = {
@@ -32,7 +39,7 @@ static const struct kvb_unit duration_units[] = {
 };
 
 static int parse_with_unit(const char *text, const struct kvb_unit *units, size_t n_units,
-		uint64_t max, uint64_t *ret_value)
+	uint64_t max, uint64_t *ret_value)
 {
 	char *end;
 	double value;
@@ -64,8 +71,8 @@ int kvb_parse_size(const char *text, uint64_t *ret_bytes)
 int kvb_parse_duration(const char *text, uint32_t *ret_ms)
 {
 	uint64_t ms;
-	int r = parse_with_unit(text, duration_units, KVB_ARRAY_SIZE(duration_units), UINT32_MAX,
-			&ms);
+	int r = parse_with_unit(
+		text, duration_units, KVB_ARRAY_SIZE(duration_units), UINT32_MAX, &ms);
 	if (r < 0)
 		return r;
 	*ret_ms = (uint32_t)ms;

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#define KVB_ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))
+#define KVB_ARRAY_SIZE(array)               (sizeof(array) / sizeof((array)[0]))
 #define KVB_CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 #define KVB_KIB 1024ull

@@ -62,7 +62,10 @@ struct kvb_options {
 	kvb_progress_fn *progress; /**< NULL: none */
 	void *progress_user;       /**< passed to progress */
 };
-#define KVB_OPTIONS_INIT {sizeof(struct kvb_options), NULL, NULL, 0, NULL, NULL, NULL, NULL}
+#define KVB_OPTIONS_INIT                                                          \
+	{                                                                         \
+		sizeof(struct kvb_options), NULL, NULL, 0, NULL, NULL, NULL, NULL \
+	}
 
 /**
  * Connects to the server and waits until it has let this client in.
@@ -96,8 +99,8 @@ KVB_API void kvb_close(struct kvb_client *client);
  *   still being populated; -EDQUOT this client's open transfers hold too many bytes; -ETIMEDOUT;
  *   -ESHUTDOWN the server is draining; -ECONNRESET; -ENOTCONN; -ECHILD.
  */
-KVB_API int kvb_put(struct kvb_client *client, const void *key, size_t key_len, const void *data,
-		size_t len);
+KVB_API int kvb_put(
+	struct kvb_client *client, const void *key, size_t key_len, const void *data, size_t len);
 
 /**
  * Copies the object under `key` into `buffer`.
@@ -109,7 +112,7 @@ KVB_API int kvb_put(struct kvb_client *client, const void *key, size_t key_len, 
  *   buffer is untouched); and as kvb_put(). On any other error the buffer's content is undefined.
  */
 KVB_API int kvb_get(struct kvb_client *client, const void *key, size_t key_len, void *buffer,
-		size_t capacity, size_t *ret_len);
+	size_t capacity, size_t *ret_len);
 
 /**
  * Tells whether an object is there. It may be gone by the time of the next call.
@@ -130,15 +133,15 @@ KVB_API int kvb_ping_control(struct kvb_client *client);
 
 /** What the server said when it let this client in. */
 struct kvb_info {
-	char boot_id[33];        /**< hexadecimal; differs at every start of the server */
-	uint64_t session;        /**< as in the server's log */
-	const char *kind;        /**< "own", "trusted" or "isolated"; static */
-	uint64_t payload_max;    /**< bytes: the pool's size */
+	char boot_id[33];     /**< hexadecimal; differs at every start of the server */
+	uint64_t session;     /**< as in the server's log */
+	const char *kind;     /**< "own", "trusted" or "isolated"; static */
+	uint64_t payload_max; /**< bytes: the pool's size */
 	uint64_t staging_bytes;
 	uint32_t fragment_bytes;
-	uint32_t credit;         /**< most ring requests in flight */
-	uint64_t attaches;       /**< how often this client was let in, the first time included */
-	uint64_t missed_wakes;   /**< completions found only by a re-check; stays 0 */
+	uint32_t credit;       /**< most ring requests in flight */
+	uint64_t attaches;     /**< how often this client was let in, the first time included */
+	uint64_t missed_wakes; /**< completions found only by a re-check; stays 0 */
 };
 
 /** \return 0; -ENOTCONN. */

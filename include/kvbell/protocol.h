@@ -38,9 +38,9 @@ extern "C" {
 /** Bytes of a cache line pair; words written by different sides are at least this far apart. */
 #define KVB_LINE 128u
 
-#define KVB_ID_BYTES    16u /**< boot id and token: 128 random bits */
-#define KVB_NAME_BYTES  32u /**< client's name for logs and stats, zero-padded */
-#define KVB_TEXT_BYTES  192u /**< human-readable reason in GOODBYE, zero-terminated */
+#define KVB_ID_BYTES   16u  /**< boot id and token: 128 random bits */
+#define KVB_NAME_BYTES 32u  /**< client's name for logs and stats, zero-padded */
+#define KVB_TEXT_BYTES 192u /**< human-readable reason in GOODBYE, zero-terminated */
 
 /* ---------------------------------------------------------------------------------- the door */
 
@@ -68,15 +68,15 @@ enum kvb_client_kind {
 /** Why a session ended or a client was not let in. */
 enum kvb_reason {
 	KVB_REASON_NONE = 0,
-	KVB_REASON_CLIENT_LEFT = 1,      /**< the client said so or closed its door */
-	KVB_REASON_CLIENT_DIED = 2,      /**< its process is gone (pidfd) */
-	KVB_REASON_SERVER_DRAIN = 3,     /**< the server is shutting down */
-	KVB_REASON_PROTOCOL = 4,         /**< the client broke this protocol; the text says how */
-	KVB_REASON_NOT_ALLOWED = 5,      /**< its uid and gids are on no list */
-	KVB_REASON_TOO_MANY = 6,         /**< no session slot is free */
-	KVB_REASON_ABI = 7,              /**< magic or ABI version differ */
-	KVB_REASON_NO_MEMORY = 8,        /**< the server cannot make the segment or a descriptor */
-	KVB_REASON_BELL_BLOCKED = 9,     /**< ringing the client's bell blocked the server */
+	KVB_REASON_CLIENT_LEFT = 1,  /**< the client said so or closed its door */
+	KVB_REASON_CLIENT_DIED = 2,  /**< its process is gone (pidfd) */
+	KVB_REASON_SERVER_DRAIN = 3, /**< the server is shutting down */
+	KVB_REASON_PROTOCOL = 4,     /**< the client broke this protocol; the text says how */
+	KVB_REASON_NOT_ALLOWED = 5,  /**< its uid and gids are on no list */
+	KVB_REASON_TOO_MANY = 6,     /**< no session slot is free */
+	KVB_REASON_ABI = 7,          /**< magic or ABI version differ */
+	KVB_REASON_NO_MEMORY = 8,    /**< the server cannot make the segment or a descriptor */
+	KVB_REASON_BELL_BLOCKED = 9, /**< ringing the client's bell blocked the server */
 	KVB_REASON_MAX
 };
 
@@ -114,13 +114,13 @@ struct kvb_welcome {
 	uint64_t session_bytes;        /**< size of the session memfd */
 	uint64_t life_bytes;           /**< size of the life memfd */
 	uint32_t sq_entries;           /**< power of two */
-	uint32_t cq_entries;           /**< power of two; also the credit: most requests in flight */
-	uint64_t sq_offset;            /**< sq_entries times struct kvb_sqe */
-	uint64_t cq_offset;            /**< cq_entries times struct kvb_cqe */
-	uint64_t key_offset;           /**< sq_entries key cells of KVB_KEY_MAX bytes */
-	uint64_t lease_offset;         /**< lease cells; 0 while there are none */
-	uint32_t lease_cells;          /**< how many */
-	uint32_t key_max;              /**< KVB_KEY_MAX */
+	uint32_t cq_entries;   /**< power of two; also the credit: most requests in flight */
+	uint64_t sq_offset;    /**< sq_entries times struct kvb_sqe */
+	uint64_t cq_offset;    /**< cq_entries times struct kvb_cqe */
+	uint64_t key_offset;   /**< sq_entries key cells of KVB_KEY_MAX bytes */
+	uint64_t lease_offset; /**< lease cells; 0 while there are none */
+	uint32_t lease_cells;  /**< how many */
+	uint32_t key_max;      /**< KVB_KEY_MAX */
 	uint64_t staging_offset;
 	uint64_t staging_bytes;
 	uint32_t fragment_bytes; /**< most payload bytes one descriptor may carry */
@@ -129,7 +129,7 @@ struct kvb_welcome {
 	uint64_t open_max;       /**< most bytes in open PUT transfers of this session */
 	uint32_t transfer_timeout_ms;
 	uint32_t reserved0;
-	uint8_t reserved[64];
+	uint8_t reserved[88];
 };
 KVB_LAYOUT_ASSERT(sizeof(struct kvb_welcome) == 256, "WELCOME is 256 bytes");
 
@@ -157,7 +157,8 @@ struct kvb_life_page {
 	uint32_t abi;
 	uint8_t boot_id[KVB_ID_BYTES];
 	uint8_t reserved[104];
-	uint32_t life; /**< shared word: thread id while the server lives, 0 after an orderly stop */
+	uint32_t
+		life; /**< shared word: thread id while the server lives, 0 after an orderly stop */
 };
 KVB_LAYOUT_ASSERT(sizeof(struct kvb_life_page) == 132, "life page");
 
@@ -190,7 +191,7 @@ struct kvb_session_header {
 	uint32_t abi;
 	uint8_t boot_id[KVB_ID_BYTES];
 	uint64_t session;
-	uint32_t state; /**< shared word, written by the server: enum kvb_session_state */
+	uint32_t state;  /**< shared word, written by the server: enum kvb_session_state */
 	uint32_t reason; /**< shared word, written by the server before REVOKED: enum kvb_reason */
 	uint8_t pad0[88];
 
@@ -245,12 +246,12 @@ struct kvb_sqe {
 	uint8_t flags; /**< enum kvb_sqe_flag */
 	uint16_t key_len;
 	uint32_t transfer;
-	uint64_t user_data;  /**< returned in the completion, not interpreted */
-	uint64_t offset;     /**< bytes from the start of the payload */
-	uint64_t total;      /**< PUT: payload length; GET with OPEN: capacity of the reader */
-	uint64_t staging;    /**< bytes from the start of staging */
-	uint32_t length;     /**< bytes of this fragment; GET and STATS: room in staging */
-	uint32_t reserved0;  /**< 0 */
+	uint64_t user_data;   /**< returned in the completion, not interpreted */
+	uint64_t offset;      /**< bytes from the start of the payload */
+	uint64_t total;       /**< PUT: payload length; GET with OPEN: capacity of the reader */
+	uint64_t staging;     /**< bytes from the start of staging */
+	uint32_t length;      /**< bytes of this fragment; GET and STATS: room in staging */
+	uint32_t reserved0;   /**< 0 */
 	uint64_t reserved[2]; /**< 0 */
 };
 KVB_LAYOUT_ASSERT(sizeof(struct kvb_sqe) == 64, "submission descriptor is 64 bytes");
@@ -262,15 +263,15 @@ KVB_LAYOUT_ASSERT(sizeof(struct kvb_sqe) == 64, "submission descriptor is 64 byt
 struct kvb_cqe {
 	uint64_t user_data;
 	int32_t result;
-	uint32_t flags;  /**< 0 */
+	uint32_t flags; /**< 0 */
 	uint64_t value;
 	uint32_t length; /**< GET: bytes of this fragment now in staging */
 	uint32_t reserved;
 };
 KVB_LAYOUT_ASSERT(sizeof(struct kvb_cqe) == 32, "completion is 32 bytes");
 
-#define KVB_TRANSFER_SLOT(transfer) ((transfer) & 0xffu)
-#define KVB_TRANSFER_ID(slot, use)  (((uint32_t)(use) << 8) | ((uint32_t)(slot) & 0xffu))
+#define KVB_TRANSFER_SLOT(transfer) ((transfer)&0xffu)
+#define KVB_TRANSFER_ID(slot, use)  (((uint32_t)(use) << 8) | ((uint32_t)(slot)&0xffu))
 
 /* ------------------------------------------------------------------------------ control messages */
 
