@@ -157,8 +157,7 @@ struct kvb_life_page {
 	uint32_t abi;
 	uint8_t boot_id[KVB_ID_BYTES];
 	uint8_t reserved[104];
-	uint32_t
-		life; /**< shared word: thread id while the server lives, 0 after an orderly stop */
+	uint32_t life; /**< shared word: thread id while alive, 0 after an orderly stop */
 };
 KVB_LAYOUT_ASSERT(sizeof(struct kvb_life_page) == 132, "life page");
 
