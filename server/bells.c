@@ -35,7 +35,7 @@ void kvb_session_ring_always(struct kvb_session *session, struct kvb_ringer *rin
 	} else {
 		kvb_count(&counters->bells_blocked, 1);
 		kvb_session_fail(session, KVB_REASON_BELL_BLOCKED,
-				"ringing the bell blocked or failed (errno %d)", -r);
+			"ringing the bell blocked or failed (errno %d)", -r);
 	}
 }
 

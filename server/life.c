@@ -49,8 +49,8 @@ static struct robust_list *node_of(struct kvb_life *life, unsigned index)
 
 static int map_at(uint8_t *address, int fd)
 {
-	void *page = mmap(address, KVB_LIFE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
-			0);
+	void *page = mmap(
+		address, KVB_LIFE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
 
 	return page == MAP_FAILED ? -errno : 0;
 }
@@ -76,7 +76,8 @@ int kvb_life_new(struct kvb_life *life, const uint8_t boot_id[KVB_ID_BYTES], int
 	int r;
 
 	*life = (struct kvb_life){.fd = -1};
-	area = mmap(NULL, 4 * KVB_LIFE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	area = mmap(NULL, 4 * KVB_LIFE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		-1, 0);
 	if (area == MAP_FAILED)
 		return -errno;
 	life->area = area;
@@ -132,11 +133,11 @@ void kvb_life_free(struct kvb_life *life)
 	kvb_fd_close(&life->fd);
 }
 
-bool kvb_life_lock_owner_died(int lock_fd)
+bool kvb_life_lock_owner_gone(int lock_fd)
 {
 	uint32_t word = 0;
 
 	if (pread(lock_fd, &word, sizeof(word), WORD_OFFSET) != (ssize_t)sizeof(word))
 		return false;
-	return (word & KVB_LIFE_OWNER_DIED) != 0;
+	return word == 0 || (word & KVB_LIFE_OWNER_DIED) != 0;
 }

@@ -11,10 +11,10 @@
 #include "kvbell/protocol.h"
 
 struct kvb_life {
-	int fd;                    /* memfd of the life page, handed to every client */
-	uint8_t *area;             /* two private pages of list nodes, then life page, then lock page */
+	int fd;        /* memfd of the life page, handed to every client */
+	uint8_t *area; /* two private pages of list nodes, then life page, then lock page */
 	struct kvb_life_page *page;
-	uint32_t *lock_word;       /* in the lock file */
+	uint32_t *lock_word; /* in the lock file */
 };
 
 #define KVB_LIFE_BYTES 4096u
@@ -27,7 +27,8 @@ int kvb_life_begin(struct kvb_life *life);
 void kvb_life_end(struct kvb_life *life);
 void kvb_life_free(struct kvb_life *life);
 
-/* True when the lock file says that its owner died, though the kernel still keeps its lock. */
-bool kvb_life_lock_owner_died(int lock_fd);
+/* True when the lock file says that its owner has died or is about to end, though it still holds the
+ * lock; also while an owner starts. */
+bool kvb_life_lock_owner_gone(int lock_fd);
 
 #endif /* KVB_SERVER_LIFE_H */

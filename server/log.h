@@ -14,7 +14,7 @@ struct kvb_log {
 };
 
 void kvb_log(const struct kvb_log *log, enum kvb_log_level level, const char *format, ...)
-		__attribute__((format(printf, 3, 4)));
+	__attribute__((format(printf, 3, 4)));
 
 /* A kvb_log_fn for programs: "kvbelld: text" on stderr in one write; user is the program's name. */
 void kvb_log_to_stderr(void *user, enum kvb_log_level level, const char *text);

@@ -28,8 +28,8 @@
 
 static bool is_our_name(const char *name)
 {
-	static const char *const names[] = {".", "..", KVB_DOOR_SOCKET, KVB_CONTROL_SOCKET,
-		KVB_LOCK_FILE};
+	static const char *const names[] = {
+		".", "..", KVB_DOOR_SOCKET, KVB_CONTROL_SOCKET, KVB_LOCK_FILE};
 
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(names); i++)
 		if (strcmp(name, names[i]) == 0)
@@ -59,14 +59,14 @@ static int check_dir(struct kvb_rundir *rundir, mode_t mode)
 		return -errno;
 	if (!S_ISDIR(st.st_mode)) {
 		kvb_log(rundir->log, KVB_LOG_ERR, "%s is not a directory; give another with --dir",
-				rundir->dir);
+			rundir->dir);
 		return -ENOTDIR;
 	}
 	if (st.st_uid != geteuid()) {
 		kvb_log(rundir->log, KVB_LOG_ERR,
-				"%s belongs to uid %u, not to this server's uid %u; give a directory "
-				"of its own with --dir",
-				rundir->dir, st.st_uid, geteuid());
+			"%s belongs to uid %u, not to this server's uid %u; give a directory "
+			"of its own with --dir",
+			rundir->dir, st.st_uid, geteuid());
 		return -EPERM;
 	}
 	if ((st.st_mode & 07777) == mode)
@@ -74,9 +74,9 @@ static int check_dir(struct kvb_rundir *rundir, mode_t mode)
 	/* Changing the mode of, say, a home directory would be a disaster. */
 	if (!holds_only_ours(rundir->dir)) {
 		kvb_log(rundir->log, KVB_LOG_ERR,
-				"%s has mode %04o instead of %04o and holds other files; give an "
-				"empty or new directory with --dir",
-				rundir->dir, st.st_mode & 07777, mode);
+			"%s has mode %04o instead of %04o and holds other files; give an "
+			"empty or new directory with --dir",
+			rundir->dir, st.st_mode & 07777, mode);
 		return -EPERM;
 	}
 	return chmod(rundir->dir, mode) < 0 ? -errno : 0;
@@ -84,33 +84,35 @@ static int check_dir(struct kvb_rundir *rundir, mode_t mode)
 
 /* Takes the lock, or tells why not. A dying owner is waited for: the kernel tears down its memory
  * before it drops its locks, which takes long for a large pool. */
-static int take_lock(struct kvb_rundir *rundir, uint32_t wait_ms)
+static int take_lock(struct kvb_rundir *rundir, uint32_t wait_ms, int cancel_fd)
 {
+	struct pollfd cancel = {.fd = cancel_fd, .events = POLLIN};
 	uint64_t deadline = kvb_now_ns() + wait_ms * KVB_NS_PER_MS;
 	bool told = false;
 
 	while (flock(rundir->lock_fd, LOCK_EX | LOCK_NB) < 0) {
 		if (errno != EWOULDBLOCK)
 			return -errno;
-		if (!kvb_life_lock_owner_died(rundir->lock_fd)) {
+		if (!kvb_life_lock_owner_gone(rundir->lock_fd)) {
 			kvb_log(rundir->log, KVB_LOG_ERR,
-					"another server is running in %s; stop it first, or give "
-					"another directory with --dir",
-					rundir->dir);
+				"another server is running in %s; stop it first, or give "
+				"another directory with --dir",
+				rundir->dir);
 			return -EBUSY;
 		}
 		if (kvb_now_ns() > deadline) {
 			kvb_log(rundir->log, KVB_LOG_ERR,
-					"the dead server of %s still holds its lock; try again later",
-					rundir->dir);
+				"the dead or ending server of %s still holds its lock; try again later",
+				rundir->dir);
 			return -EBUSY;
 		}
 		if (!told)
 			kvb_log(rundir->log, KVB_LOG_INFO,
-					"waiting for the kernel to clear away the dead server of %s",
-					rundir->dir);
+				"waiting for the kernel to clear away the dead server of %s",
+				rundir->dir);
 		told = true;
-		poll(NULL, 0, LOCK_RETRY_MS);
+		if (poll(&cancel, 1, LOCK_RETRY_MS) > 0)
+			return -EINTR;
 	}
 	return 0;
 }
@@ -124,9 +126,9 @@ static int check_socket_path(struct kvb_rundir *rundir, const struct kvb_rundir_
 	if (S_ISSOCK(st.st_mode))
 		return 0;
 	kvb_log(rundir->log, KVB_LOG_ERR,
-			"%s exists and is not a socket; move it away, or give another directory with "
-			"--dir",
-			where->path);
+		"%s exists and is not a socket; move it away, or give another directory with "
+		"--dir",
+		where->path);
 	return -EEXIST;
 }
 
@@ -141,14 +143,14 @@ static int set_paths(struct kvb_rundir *rundir, const char *dir, char *lock_path
 	if (n < (int)room && n_door < (int)room && n_control < (int)room)
 		return 0;
 	kvb_log(rundir->log, KVB_LOG_ERR,
-			"the path %s/%s has %d bytes, and a socket's path at most %zu; give a shorter "
-			"directory with --dir",
-			dir, KVB_CONTROL_SOCKET, n_control, room - 1);
+		"the path %s/%s has %d bytes, and a socket's path at most %zu; give a shorter "
+		"directory with --dir",
+		dir, KVB_CONTROL_SOCKET, n_control, room - 1);
 	return -ENAMETOOLONG;
 }
 
 int kvb_rundir_open(struct kvb_rundir *rundir, const char *dir, bool open_to_others,
-		uint32_t wait_ms, const struct kvb_log *log)
+	uint32_t wait_ms, int cancel_fd, const struct kvb_log *log)
 {
 	char lock_path[sizeof(rundir->dir) + sizeof(KVB_LOCK_FILE) + 1];
 	mode_t mode = open_to_others ? 0711 : 0700;
@@ -160,7 +162,8 @@ int kvb_rundir_open(struct kvb_rundir *rundir, const char *dir, bool open_to_oth
 		return r;
 	if (mkdir(dir, mode) < 0 && errno != EEXIST) {
 		r = -errno;
-		kvb_log(log, KVB_LOG_ERR, "cannot make the runtime directory %s: %s", dir, strerror(-r));
+		kvb_log(log, KVB_LOG_ERR, "cannot make the runtime directory %s: %s", dir,
+			strerror(-r));
 		return r;
 	}
 	r = check_dir(rundir, mode);
@@ -172,7 +175,7 @@ int kvb_rundir_open(struct kvb_rundir *rundir, const char *dir, bool open_to_oth
 		kvb_log(log, KVB_LOG_ERR, "cannot open %s: %s", lock_path, strerror(-r));
 		return r;
 	}
-	r = take_lock(rundir, wait_ms);
+	r = take_lock(rundir, wait_ms, cancel_fd);
 	if (r == 0)
 		r = check_socket_path(rundir, &rundir->door);
 	if (r == 0)
@@ -206,15 +209,16 @@ static int bind_and_listen(struct kvb_rundir_socket *where, int fd, mode_t mode)
 	return listen(fd, SOMAXCONN) < 0 ? -errno : 0;
 }
 
-int kvb_rundir_bind(struct kvb_rundir *rundir, struct kvb_rundir_socket *where, int type, mode_t mode,
-		int *ret_fd)
+int kvb_rundir_bind(struct kvb_rundir *rundir, struct kvb_rundir_socket *where, int type,
+	mode_t mode, int *ret_fd)
 {
 	int r = 0;
 	int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	r = fd < 0 ? -errno : bind_and_listen(where, fd, mode);
 	if (r < 0) {
-		kvb_log(rundir->log, KVB_LOG_ERR, "cannot listen on %s: %s", where->path, strerror(-r));
+		kvb_log(rundir->log, KVB_LOG_ERR, "cannot listen on %s: %s", where->path,
+			strerror(-r));
 		kvb_fd_close(&fd);
 		return r;
 	}

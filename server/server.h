@@ -13,6 +13,7 @@
 #include "server/bells.h"
 #include "server/control.h"
 #include "server/door.h"
+#include "server/drain.h"
 #include "server/life.h"
 #include "server/log.h"
 #include "server/pool.h"
@@ -24,6 +25,12 @@
 #include "shm/numa.h"
 
 #define KVB_IDS_MAX 64u
+
+#define KVB_TEXT_OF(number)  #number
+#define KVB_TEXT_FOR(number) KVB_TEXT_OF(number)
+#define KVB_SERVER_VERSION              \
+	KVB_TEXT_FOR(KVB_VERSION_MAJOR) \
+	"." KVB_TEXT_FOR(KVB_VERSION_MINOR) "." KVB_TEXT_FOR(KVB_VERSION_PATCH)
 
 /* Uids or gids named by one option. */
 struct kvb_id_list {
@@ -38,9 +45,9 @@ struct kvb_server_config {
 	uint32_t fragment_bytes;
 	uint32_t ring_entries; /* power of two; SQ and CQ, hence the credit */
 	uint32_t sessions_max;
-	uint32_t objects_max;  /* 0: by the pool's size */
-	uint64_t open_max;     /* bytes in open PUTs of one session; 0: half the pool */
-	uint32_t workers;      /* 0: by the number of CPUs */
+	uint32_t objects_max; /* 0: by the pool's size */
+	uint64_t open_max;    /* bytes in open PUTs of one session; 0: half the pool */
+	uint32_t workers;     /* 0: by the number of CPUs */
 	uint32_t low_percent, high_percent;
 	uint32_t transfer_timeout_ms;
 	uint32_t drain_timeout_ms;
@@ -48,6 +55,7 @@ struct kvb_server_config {
 	bool populate_require;
 	struct kvb_id_list trust_uids, trust_gids, allow_uids, allow_gids;
 	int watchdog_signal; /* 0: SIGRTMIN + 7 */
+	int cancel_fd;       /* readable: give the start up; -1: none */
 	struct kvb_log log;
 };
 
@@ -89,6 +97,7 @@ struct kvb_server {
 	struct kvb_watchdog watchdog;
 	struct kvb_control control;
 	struct kvb_door door;
+	struct kvb_drain drain;
 	struct kvb_ringer control_ringer;
 
 	struct kvb_counters counters;
@@ -104,6 +113,8 @@ struct kvb_server {
 	pthread_cond_t state_changed;
 	int start_result; /* 1 while the control thread has not said */
 	int stop_result;  /* 1 while it runs; 0 stopped; -ETIMEDOUT stuck at the deadline */
+	int stop_fd;      /* eventfd: readable once there is a stop_result */
+	int fault;        /* atomic: -errno that made the server stop by itself; 0 */
 };
 
 /*
@@ -117,12 +128,17 @@ void kvb_server_stop_begin(struct kvb_server *server);
 /*
  * Waits until the server has stopped. 0; -ETIMEDOUT work was still in flight at the drain deadline: its
  * descriptors stay open and the culprit is in the log; may be called again.
- * A descriptor to poll instead becomes readable when this would return: kvb_server_event_fd().
  */
 int kvb_server_stop_wait(struct kvb_server *server);
+/* Readable when kvb_server_stop_wait() would return at once. The server keeps it. */
+int kvb_server_stop_fd(struct kvb_server *server);
 /* Only after kvb_server_stop_wait() returned 0. */
 void kvb_server_free(struct kvb_server *server);
 
+/* Drains the server, since it cannot go on: `error` is why. Any thread. */
+void kvb_server_fail(struct kvb_server *server, int error);
+/* Control thread, once. */
+void kvb_server_set_start_result(struct kvb_server *server, int result);
 /* Wakes the control thread. Any thread. */
 void kvb_server_notify(struct kvb_server *server);
 bool kvb_server_is_draining(struct kvb_server *server);

@@ -50,6 +50,17 @@ uint64_t kvb_session_own_id(struct kvb_session *session)
 	return kvb_session_id(session->slot, (uint32_t)(kvb_load_relaxed(&session->life) >> 32));
 }
 
+struct kvb_session *kvb_session_find(struct kvb_sessions *sessions, uint64_t id)
+{
+	struct kvb_session *session;
+
+	if ((uint32_t)id >= sessions->count)
+		return NULL;
+	session = &sessions->slots[(uint32_t)id];
+	return kvb_session_own_id(session) == id && session->phase != KVB_PHASE_FREE ? session
+										     : NULL;
+}
+
 struct kvb_session *kvb_session_get(struct kvb_sessions *sessions, uint64_t id)
 {
 	uint32_t slot = (uint32_t)id;
@@ -116,18 +127,18 @@ static void reset(struct kvb_session *session)
 	session->oldest_progress_ns = 0;
 	session->sq_head_seen = 0;
 	memset(session->transfers, 0, sizeof(session->transfers));
-	session->open_bytes = 0;
+	session->open_bytes = session->orders_seen = session->backlog = 0;
 	session->failure_text[0] = '\0';
-	session->peer_gone = session->unserved = false;
+	session->peer_gone = session->unserved = session->abort_ordered = false;
 	session->reason = KVB_REASON_NONE;
-	session->routing_id_len = 0;
+	session->control_peer.len = 0;
 	memset(session->name, 0, sizeof(session->name));
 }
 
 static int make_descriptors(struct kvb_session *session, const struct kvb_layout *layout)
 {
-	int r = kvb_segment_new("kvbell-session", layout->total_bytes, KVB_SEALS_FIXED_SIZE,
-			&session->segment);
+	int r = kvb_segment_new(
+		"kvbell-session", layout->total_bytes, KVB_SEALS_FIXED_SIZE, &session->segment);
 
 	if (r < 0)
 		return r;
@@ -171,7 +182,7 @@ int kvb_session_create(struct kvb_server *server, struct kvb_session **ret_sessi
 		return -EUSERS;
 	reset(session);
 	kvb_layout_compute(&session->layout, config->ring_entries, config->ring_entries,
-			config->staging_bytes);
+		config->staging_bytes);
 	r = make_descriptors(session, &session->layout);
 	if (r < 0) {
 		kvb_session_revoke_descriptors(session);
@@ -187,7 +198,7 @@ static void close_traced(struct kvb_session *session, int *fd, const char *what)
 	if (*fd < 0)
 		return;
 	kvb_log(&session->server->log, KVB_LOG_DEBUG, "step: close %s of session %u", what,
-			session->slot);
+		session->slot);
 	kvb_fd_close(fd);
 }
 
@@ -197,8 +208,10 @@ void kvb_session_revoke_descriptors(struct kvb_session *session)
 	close_traced(session, &session->bell_fd, "bell");
 	session->header = NULL;
 	session->staging = NULL;
-	kvb_segment_unmap(&session->segment);
-	close_traced(session, &session->segment.fd, "segment");
+	if (session->segment.fd >= 0)
+		kvb_log(&session->server->log, KVB_LOG_DEBUG, "step: close segment of session %u",
+			session->slot);
+	kvb_segment_free(&session->segment);
 }
 
 void kvb_session_release_slot(struct kvb_session *session)

@@ -17,6 +17,7 @@
 #include <sys/types.h>
 
 #include "kvbell/protocol.h"
+#include "server/handler.h"
 #include "server/store.h"
 #include "shm/ring.h"
 #include "shm/segment.h"
@@ -30,9 +31,9 @@ struct kvb_server;
 enum kvb_session_phase {
 	KVB_PHASE_FREE = 0,
 	KVB_PHASE_ACTIVE,
-	KVB_PHASE_DRAINING,    /* waits until no worker has work of it */
-	KVB_PHASE_QUIESCED,    /* out of the wait sets; waits for the grace period */
-	KVB_PHASE_REVOKED,     /* eventfds and segment are gone; waits for the client's end of the door */
+	KVB_PHASE_DRAINING, /* waits until no worker has work of it */
+	KVB_PHASE_QUIESCED, /* out of the wait sets; waits for the grace period */
+	KVB_PHASE_REVOKED, /* eventfds and segment are gone; waits for the client's end of the door */
 	KVB_PHASE_QUARANTINED, /* a deadline passed with work in flight: as DRAINING, but told */
 };
 
@@ -46,7 +47,8 @@ enum kvb_run {
 
 /* What control asks of the worker that serves the session next. */
 enum kvb_order {
-	KVB_ORDER_SWEEP = 1u << 0, /* end transfers without progress, after what lies in the queue */
+	KVB_ORDER_SWEEP =
+		1u << 0, /* end transfers without progress, after what lies in the queue */
 	KVB_ORDER_DRAIN = 1u << 1, /* finish what is open, then close */
 	KVB_ORDER_ABORT = 1u << 2, /* serve what lies in the queue, end every transfer, close */
 	KVB_ORDER_END = 1u << 3,   /* the client is gone or broken: end every transfer, close */
@@ -96,7 +98,9 @@ struct kvb_session {
 	struct kvb_sq_consumer sq;
 	struct kvb_cq_producer cq;
 	struct kvb_transfer transfers[KVB_TRANSFERS];
-	uint64_t open_bytes; /* of PUT transfers */
+	uint64_t open_bytes;  /* of PUT transfers */
+	uint32_t orders_seen; /* taken from `orders`, not yet done with */
+	uint32_t backlog;     /* most requests that may have lain in the queue before the orders */
 	char failure_text[KVB_TEXT_BYTES]; /* written before `failure`, read after it */
 
 	/* --- control thread --- */
@@ -106,12 +110,12 @@ struct kvb_session {
 	int pidfd;
 	bool peer_gone;
 	enum kvb_reason reason;
-	uint64_t deadline_ns; /* DRAINING: quarantine after this */
-	uint64_t grace_id;    /* QUIESCED: the grace period it waits for */
+	uint64_t deadline_ns; /* DRAINING: end open transfers after this, then quarantine */
+	bool abort_ordered;
+	uint64_t grace_id; /* QUIESCED: the grace period it waits for */
 	uint8_t token[KVB_ID_BYTES];
-	uint8_t routing_id[255]; /* of the control connection that presented the token */
-	uint8_t routing_id_len;
-	uint32_t unserved_head; /* missed-wake scan: index seen unserved at the last tick */
+	struct kvb_peer control_peer; /* the connection that presented the token */
+	uint32_t unserved_tail;       /* missed-wake scan: index seen unserved at the last tick */
 	bool unserved;
 };
 
@@ -129,6 +133,8 @@ static inline uint64_t kvb_session_id(uint32_t slot, uint32_t generation)
 }
 uint64_t kvb_session_own_id(struct kvb_session *session);
 
+/* The same session without a reference; NULL when the id is stale. Control thread only. */
+struct kvb_session *kvb_session_find(struct kvb_sessions *sessions, uint64_t id);
 /* Takes a reference on a session named by id; NULL when it is not that one any more. Any thread. */
 struct kvb_session *kvb_session_get(struct kvb_sessions *sessions, uint64_t id);
 /* Gives it back; the last one out of a closed session tells control. Any thread. */
@@ -138,7 +144,7 @@ uint32_t kvb_session_refs(struct kvb_session *session);
 /* Says that the client broke the protocol (worker) and asks control to end the session. The first
  * failure counts. */
 void kvb_session_fail(struct kvb_session *session, enum kvb_reason reason, const char *format, ...)
-		__attribute__((format(printf, 3, 4)));
+	__attribute__((format(printf, 3, 4)));
 
 /* Control: fills a FREE slot with segment and eventfds. 0; -EUSERS none is free; -ENOMEM; -EMFILE;
  * other -errno. The slot is not yet ACTIVE. */

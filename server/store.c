@@ -509,7 +509,7 @@ int kvb_store_hold(
 	return object ? 0 : -ENOENT;
 }
 
-void kvb_store_release(struct kvb_store *store, struct kvb_object *object)
+void kvb_store_unhold(struct kvb_store *store, struct kvb_object *object)
 {
 	pthread_mutex_lock(&store->lock);
 	if (--object->holders == 0) {

@@ -17,7 +17,7 @@ struct kvb_store;
 struct kvb_object;
 
 struct kvb_store_config {
-	void *pool;            /* mapping of the whole pool; the caller owns it and outlives the store */
+	void *pool; /* mapping of the whole pool; the caller owns it and outlives the store */
 	uint64_t pool_bytes;   /* multiple of alignment */
 	uint32_t objects_max;  /* slots; running out evicts like running out of bytes */
 	uint32_t alignment;    /* of extents, power of two, 4096 by default */
@@ -63,7 +63,7 @@ void kvb_store_stop_maintenance(struct kvb_store *store);
  * 0; -EFBIG longer than the pool; -ENOSPC what is in the way is held or pending; -ENOMEM.
  */
 int kvb_store_reserve(struct kvb_store *store, const void *key, size_t key_len, uint64_t length,
-		struct kvb_object **ret_object);
+	struct kvb_object **ret_object);
 
 /* Makes a reserved object visible in one step, replacing the one under the same key: that one is
  * freed once its last holder lets go. The caller's claim on `object` ends here. */
@@ -74,17 +74,17 @@ void kvb_store_abort(struct kvb_store *store, struct kvb_object *object);
 
 /* Finds a visible object, marks it used and holds it: it keeps its bytes until released, also when
  * it is deleted or replaced meanwhile. 0; -ENOENT. */
-int kvb_store_hold(struct kvb_store *store, const void *key, size_t key_len,
-		struct kvb_object **ret_object);
-void kvb_store_release(struct kvb_store *store, struct kvb_object *object);
+int kvb_store_hold(
+	struct kvb_store *store, const void *key, size_t key_len, struct kvb_object **ret_object);
+void kvb_store_unhold(struct kvb_store *store, struct kvb_object *object);
 
 /* Valid while the caller holds or has reserved the object. data is NULL when length is 0. */
 void *kvb_store_object_data(const struct kvb_store *store, const struct kvb_object *object);
 uint64_t kvb_store_object_length(const struct kvb_object *object);
 
 /* 0 and the length; -ENOENT. Counts as use. */
-int kvb_store_exists(struct kvb_store *store, const void *key, size_t key_len,
-		uint64_t *ret_length);
+int kvb_store_exists(
+	struct kvb_store *store, const void *key, size_t key_len, uint64_t *ret_length);
 
 /* 0; -ENOENT. Holders keep the object. */
 int kvb_store_delete(struct kvb_store *store, const void *key, size_t key_len);
@@ -93,8 +93,8 @@ int kvb_store_delete(struct kvb_store *store, const void *key, size_t key_len);
  * consumed) or the end. Returns the cursor to go on with, 0 at the end. fn runs under the store's
  * lock: it only copies. An object present all the time is seen exactly once. */
 typedef int kvb_store_list_fn(void *user, const void *key, size_t key_len, uint64_t length);
-uint64_t kvb_store_list(struct kvb_store *store, uint64_t cursor, kvb_store_list_fn *fn,
-		void *user);
+uint64_t kvb_store_list(
+	struct kvb_store *store, uint64_t cursor, kvb_store_list_fn *fn, void *user);
 
 void kvb_store_get_stats(struct kvb_store *store, struct kvb_store_stats *ret_stats);
 

@@ -72,8 +72,8 @@ static void *watchdog_main(void *arg)
 			doze(watchdog);
 			quiet = 0;
 		}
-		(void)kvb_cond_wait_until(&watchdog->wake, &watchdog->lock,
-				kvb_now_ns() + TICK_MS * KVB_NS_PER_MS);
+		(void)kvb_cond_wait_until(
+			&watchdog->wake, &watchdog->lock, kvb_now_ns() + TICK_MS * KVB_NS_PER_MS);
 		free_hanging(watchdog, kvb_now_ns());
 	}
 	pthread_mutex_unlock(&watchdog->lock);
