@@ -65,14 +65,21 @@ void kvb_drain_session(struct kvb_session *session, enum kvb_reason reason)
 	order(session, orderly ? KVB_ORDER_DRAIN : KVB_ORDER_END);
 }
 
+/* Ends a session at once, also one that is draining in peace. */
+static void end_session(struct kvb_session *session, enum kvb_reason reason)
+{
+	kvb_drain_session(session, reason);
+	if (session->phase == KVB_PHASE_DRAINING || session->phase == KVB_PHASE_QUARANTINED) {
+		session->reason = reason;
+		order(session, KVB_ORDER_END);
+	}
+}
+
 void kvb_drain_peer_gone(struct kvb_session *session, enum kvb_reason reason)
 {
 	session->peer_gone = true;
 	kvb_door_forget(&session->server->door, session);
-	kvb_drain_session(session, reason);
-	/* It may have been on its way out already, waiting for a client that will not come. */
-	if (session->phase == KVB_PHASE_DRAINING)
-		order(session, KVB_ORDER_END);
+	end_session(session, reason);
 }
 
 static void check_failure(struct kvb_session *session)
@@ -80,12 +87,13 @@ static void check_failure(struct kvb_session *session)
 	/* Pairs with the release store in kvb_session_fail(): the text is there. */
 	enum kvb_reason failure = kvb_load_acquire(&session->failure);
 
-	if (failure == KVB_REASON_NONE)
+	if (failure == KVB_REASON_NONE || session->failure_told)
 		return;
+	session->failure_told = true;
 	kvb_count(&session->server->counters.sessions_failed, 1);
 	kvb_log(&session->server->log, KVB_LOG_WARN, "session %u (%s, pid %d, uid %u): %s",
 		session->slot, name_of(session), session->pid, session->uid, session->failure_text);
-	kvb_drain_session(session, failure);
+	end_session(session, failure);
 }
 
 /* True when no worker has or will take up work of the session, but for a late event. */
@@ -175,7 +183,7 @@ static void session_turn(struct kvb_session *session, uint64_t now_ns)
 {
 	bool whole_server = session->server->drain.stage != KVB_DRAIN_NONE;
 
-	if (session->phase == KVB_PHASE_ACTIVE)
+	if (session->phase != KVB_PHASE_FREE)
 		check_failure(session);
 	if (session->phase == KVB_PHASE_DRAINING || session->phase == KVB_PHASE_QUARANTINED) {
 		if (is_quiet(session))

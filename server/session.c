@@ -129,7 +129,8 @@ static void reset(struct kvb_session *session)
 	memset(session->transfers, 0, sizeof(session->transfers));
 	session->open_bytes = session->orders_seen = session->backlog = 0;
 	session->failure_text[0] = '\0';
-	session->peer_gone = session->unserved = session->abort_ordered = false;
+	session->peer_gone = session->unserved = false;
+	session->abort_ordered = session->failure_told = false;
 	session->reason = KVB_REASON_NONE;
 	session->control_peer.len = 0;
 	memset(session->name, 0, sizeof(session->name));

@@ -112,6 +112,7 @@ struct kvb_session {
 	enum kvb_reason reason;
 	uint64_t deadline_ns; /* DRAINING: end open transfers after this, then quarantine */
 	bool abort_ordered;
+	bool failure_told;
 	uint64_t grace_id; /* QUIESCED: the grace period it waits for */
 	uint8_t token[KVB_ID_BYTES];
 	struct kvb_peer control_peer; /* the connection that presented the token */
