@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_wakes.c - no wake-up is ever lost: many sessions, two workers, clients that sleep all the time.
+ *
+ * A server in this process and clients of bare protocol in a few threads. A client waits for its bell
+ * without a re-check, so a lost wake is a hang, which its deadline turns into a failure.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "server/server.h"
+#include "shm/atomic.h"
+#include "shm/threads.h"
+#include "shm/util.h"
+#include "tests/embedded.h"
+#include "tests/raw.h"
+
+#define THREADS  4
+#define SESSIONS 8 /* per thread */
+#define ROUNDS   10000
+#define BURST    5
+
+static struct embedded embedded;
+
+struct crowd {
+	pthread_t thread;
+	uint64_t seed;
+	uint64_t served;
+	int error;
+};
+
+static uint32_t next_random(uint64_t *seed)
+{
+	*seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
+	return (uint32_t)(*seed >> 33);
+}
+
+/* A burst into each of some sessions, then everything is awaited: while one is served, the kicks of the
+ * others come in at every moment of a visit. */
+static int one_round(struct crowd *crowd, struct raw_client *clients)
+{
+	unsigned sent[SESSIONS];
+	struct kvb_cqe cqe;
+
+	for (unsigned i = 0; i < SESSIONS; i++) {
+		sent[i] = next_random(&crowd->seed) % (BURST + 1);
+		for (unsigned n = 0; n < sent[i]; n++) {
+			struct kvb_sqe nop = {.op = KVB_OP_NOP, .user_data = n};
+			int r = raw_submit(&clients[i], &nop, NULL);
+			if (r < 0)
+				return r;
+		}
+	}
+	for (unsigned i = 0; i < SESSIONS; i++)
+		for (unsigned n = 0; n < sent[i]; n++) {
+			int r = raw_complete(&clients[i], &cqe);
+			if (r < 0)
+				return r;
+			if (cqe.user_data != n)
+				return -1;
+			crowd->served++;
+		}
+	return 0;
+}
+
+static void *run_crowd(void *arg)
+{
+	struct crowd *crowd = arg;
+	struct raw_client clients[SESSIONS];
+
+	for (unsigned i = 0; i < SESSIONS && crowd->error == 0; i++)
+		crowd->error = raw_attach(&clients[i], embedded.dir);
+	for (unsigned i = 0; i < ROUNDS && crowd->error == 0; i++)
+		crowd->error = one_round(crowd, clients);
+	for (unsigned i = 0; i < SESSIONS; i++)
+		raw_drop(&clients[i]);
+	return NULL;
+}
+
+static void no_wake_is_lost(void **state)
+{
+	struct crowd crowds[THREADS] = {0};
+	struct kvb_server_config config;
+	uint64_t served = 0;
+
+	(void)state;
+	embedded_config(&config);
+	config.staging_bytes = 64 * KVB_KIB;
+	config.fragment_bytes = 4096;
+	config.sessions_max = THREADS * SESSIONS;
+	assert_int_equal(embedded_start(&embedded, &config), 0);
+	for (unsigned i = 0; i < THREADS; i++) {
+		crowds[i].seed = i + 1;
+		assert_int_equal(
+			kvb_thread_start(&crowds[i].thread, "crowd", run_crowd, &crowds[i]), 0);
+	}
+	for (unsigned i = 0; i < THREADS; i++) {
+		pthread_join(crowds[i].thread, NULL);
+		served += crowds[i].served;
+	}
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(crowds[i].error, 0);
+	assert_int_equal(kvb_load_relaxed(&embedded.server->counters.missed_wakes), 0);
+	assert_int_equal(kvb_load_relaxed(&embedded.server->counters.nops), served);
+	/* The test must have slept and been woken, or it proves nothing. */
+	assert_true(kvb_load_relaxed(&embedded.server->counters.bells_rung) > ROUNDS);
+	assert_true(kvb_load_relaxed(&embedded.server->counters.kicks) > ROUNDS);
+	assert_int_equal(embedded_stop(&embedded), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(no_wake_is_lost),
+	};
+
+	return cmocka_run_group_tests_name("wakes", tests, NULL, NULL) ? 1 : 0;
+}
