@@ -28,8 +28,8 @@ struct kvb_command {
 	error_t (*parse)(int key, char *arg, struct argp_state *state);
 	size_t min_args;
 	size_t max_args;
-	size_t n_keys;   /* so many leading arguments are keys */
-	bool opens;      /* main() opens the client before it calls run() */
+	size_t n_keys;                     /* so many leading arguments are keys */
+	bool opens;                        /* main() opens the client before it calls run() */
 	int (*run)(struct kvb_tool *tool); /* returns the exit status */
 };
 

@@ -123,8 +123,8 @@ int kvb_tool_get(struct kvb_tool *tool)
 	r = kvb_output_write(file_argument(tool), data, len);
 	free(data);
 	if (r < 0) {
-		kvb_tool_error(tool, "cannot write \"%s\": %s", file_name(tool, "stdout"),
-			strerror(-r));
+		kvb_tool_error(
+			tool, "cannot write \"%s\": %s", file_name(tool, "stdout"), strerror(-r));
 		return EXIT_FAILURE;
 	}
 	if (!tool->json)
@@ -176,8 +176,9 @@ int kvb_tool_exists(struct kvb_tool *tool)
 			return kvb_tool_key_failed(tool, key, r);
 		}
 		if (tool->json)
-			json_array_append_new(answers, key_answer(tool, key, "exists",
-							       json_boolean(there), there ? &len : NULL));
+			json_array_append_new(answers,
+				key_answer(tool, key, "exists", json_boolean(there),
+					there ? &len : NULL));
 		else if ((r = print_exists(tool, key, there ? &len : NULL)) < 0) {
 			json_decref(answers);
 			return kvb_tool_failed(tool, r);

@@ -67,14 +67,18 @@ static int stop(void **state)
 
 static struct kvb_msg_header header_of(uint16_t type, uint64_t request)
 {
-	struct kvb_msg_header header = {.magic = KVB_MAGIC, .abi = KVB_ABI_VERSION, .type = type,
-		.request = request, .session = raw.welcome.session};
+	struct kvb_msg_header header = {.magic = KVB_MAGIC,
+		.abi = KVB_ABI_VERSION,
+		.type = type,
+		.request = request,
+		.session = raw.welcome.session};
 
 	memcpy(header.boot_id, raw.welcome.boot_id, KVB_ID_BYTES);
 	return header;
 }
 
-static void send_two(void *socket, const struct kvb_msg_header *header, const void *body, size_t size)
+static void send_two(
+	void *socket, const struct kvb_msg_header *header, const void *body, size_t size)
 {
 	assert_int_equal(zmq_send(socket, header, sizeof(*header), ZMQ_SNDMORE), sizeof(*header));
 	assert_int_equal(zmq_send(socket, body, size, 0), size);
@@ -96,8 +100,8 @@ static void receive(void *socket)
 	int n;
 
 	assert_int_equal(zmq_poll(&item, 1, DEADLINE_MS), 1);
-	assert_int_equal(zmq_recv(socket, &reply.header, sizeof(reply.header), 0),
-		sizeof(reply.header));
+	assert_int_equal(
+		zmq_recv(socket, &reply.header, sizeof(reply.header), 0), sizeof(reply.header));
 	n = zmq_recv(socket, reply.body, sizeof(reply.body), 0);
 	assert_in_range(n, 1, sizeof(reply.body));
 	reply.size = (size_t)n;
@@ -191,7 +195,11 @@ static void each_fault_has_its_answer(void **state)
 	assert_int_equal(call(dealer, &header, "", 0), -EPROTO);
 	header = header_of(KVB_MSG_LIST, 6);
 	assert_int_equal(call(dealer, &header, "\x81\xa5limit\x00", 8), -EINVAL);
-	assert_int_equal(call(dealer, &header, "\x81\xa6" "cursor\xff", 9), -EINVAL);
+	assert_int_equal(call(dealer, &header,
+				 "\x81\xa6"
+				 "cursor\xff",
+				 9),
+		-EINVAL);
 	header = header_of(KVB_MSG_DELETE, 7);
 	assert_int_equal(call(dealer, &header, "\x80", 1), -EINVAL);
 	assert_int_equal(call(dealer, &header, "\x81\xa3key\xc4\x01k", 8), -ENOENT);
@@ -274,8 +282,8 @@ static uint64_t take_page(uint64_t cursor, uint64_t limit, uint8_t *seen, unsign
 	msgpack_sbuffer_destroy(&body);
 
 	msgpack_unpacked_init(&unpacked);
-	assert_int_equal(msgpack_unpack_next(
-				 &unpacked, (const char *)reply.body, reply.size, &offset),
+	assert_int_equal(
+		msgpack_unpack_next(&unpacked, (const char *)reply.body, reply.size, &offset),
 		MSGPACK_UNPACK_SUCCESS);
 	assert_int_equal(unpacked.data.via.map.size, 2);
 	next = unpacked.data.via.map.ptr[0].val.via.u64;
@@ -285,7 +293,8 @@ static uint64_t take_page(uint64_t cursor, uint64_t limit, uint8_t *seen, unsign
 		const msgpack_object *entry = &entries->via.array.ptr[i];
 		unsigned number;
 		assert_int_equal(entry->via.array.size, 2);
-		assert_int_equal(sscanf(entry->via.array.ptr[0].via.bin.ptr, "key-%8u", &number), 1);
+		assert_int_equal(
+			sscanf(entry->via.array.ptr[0].via.bin.ptr, "key-%8u", &number), 1);
 		assert_in_range(number, 0, count - 1);
 		assert_int_equal(entry->via.array.ptr[1].via.u64, number % 50);
 		seen[number]++;
@@ -319,8 +328,11 @@ static void lists_page_by_cursor_and_see_each_object_once(void **state)
 	assert_int_equal(attach(dealer, raw.welcome.token), 0);
 	memset(key, '.', sizeof(key));
 	for (unsigned i = 0; i < COUNT; i++) {
-		struct kvb_sqe put = {.op = KVB_OP_PUT, .flags = KVB_SQE_OPEN,
-			.key_len = (uint16_t)(12 + i % 90), .total = i % 50, .length = i % 50};
+		struct kvb_sqe put = {.op = KVB_OP_PUT,
+			.flags = KVB_SQE_OPEN,
+			.key_len = (uint16_t)(12 + i % 90),
+			.total = i % 50,
+			.length = i % 50};
 		snprintf(key, sizeof(key), "key-%08u", i);
 		key[12] = '.';
 		assert_int_equal(raw_call(&raw, &put, key, NULL), 0);

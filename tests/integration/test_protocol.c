@@ -192,8 +192,11 @@ static void malformed_openings_are_refused(void **state)
 static void staging_beyond_its_end_is_refused(void **state)
 {
 	static const uint64_t outside[] = {UINT64_MAX, UINT64_MAX - 4095, 1ull << 63};
-	struct kvb_sqe sqe = {.op = KVB_OP_PUT, .flags = KVB_SQE_OPEN, .key_len = 1,
-		.total = 4096, .length = 4096};
+	struct kvb_sqe sqe = {.op = KVB_OP_PUT,
+		.flags = KVB_SQE_OPEN,
+		.key_len = 1,
+		.total = 4096,
+		.length = 4096};
 
 	(void)state;
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(outside); i++) {
@@ -204,8 +207,8 @@ static void staging_beyond_its_end_is_refused(void **state)
 	assert_int_equal(raw_call(&raw, &sqe, "k", NULL), -EINVAL);
 	sqe.staging = raw.welcome.staging_bytes - 4096;
 	assert_int_equal(raw_call(&raw, &sqe, "k", NULL), 0);
-	sqe = (struct kvb_sqe){.op = KVB_OP_STATS, .staging = raw.welcome.staging_bytes - 1,
-		.length = 2};
+	sqe = (struct kvb_sqe){
+		.op = KVB_OP_STATS, .staging = raw.welcome.staging_bytes - 1, .length = 2};
 	assert_int_equal(raw_call(&raw, &sqe, NULL, NULL), -EINVAL);
 }
 
@@ -277,9 +280,9 @@ static void a_full_queue_is_served_in_order(void **state)
 	(void)state;
 	for (int round = 0; round < 1000; round++) {
 		for (uint64_t i = 0; i < 8; i++)
-			assert_int_equal(raw_submit(&raw,
-						 &(struct kvb_sqe){.op = KVB_OP_NOP, .user_data = i},
-						 NULL),
+			assert_int_equal(
+				raw_submit(&raw,
+					&(struct kvb_sqe){.op = KVB_OP_NOP, .user_data = i}, NULL),
 				0);
 		for (uint64_t i = 0; i < 8; i++) {
 			assert_int_equal(raw_complete(&raw, &cqe), 0);
@@ -444,7 +447,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_nop_completes_with_zero, start, stop),
 		cmocka_unit_test_setup_teardown(
 			unknown_operations_and_flags_are_refused, start, stop),
-		cmocka_unit_test_setup_teardown(small_objects_travel_in_one_descriptor, start, stop),
+		cmocka_unit_test_setup_teardown(
+			small_objects_travel_in_one_descriptor, start, stop),
 		cmocka_unit_test_setup_teardown(fragments_must_be_in_order, start, stop),
 		cmocka_unit_test_setup_teardown(a_gap_ends_the_transfer, start, stop),
 		cmocka_unit_test_setup_teardown(malformed_openings_are_refused, start, stop),

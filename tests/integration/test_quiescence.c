@@ -131,8 +131,11 @@ static void a_worker_with_an_event_in_hand_holds_up_the_close(void **state)
 
 static void a_worker_in_a_copy_holds_up_the_close(void **state)
 {
-	struct kvb_sqe put = {.op = KVB_OP_PUT, .flags = KVB_SQE_OPEN, .key_len = 1,
-		.total = 4096, .length = 4096};
+	struct kvb_sqe put = {.op = KVB_OP_PUT,
+		.flags = KVB_SQE_OPEN,
+		.key_len = 1,
+		.total = 4096,
+		.length = 4096};
 	struct kvb_sqe nop = {.op = KVB_OP_NOP};
 	struct raw_client other;
 
@@ -251,8 +254,11 @@ static void an_open_transfer_is_not_stuck_work(void **state)
 
 static void stuck_work_is_named_and_may_be_waited_for_again(void **state)
 {
-	struct kvb_sqe put = {.op = KVB_OP_PUT, .flags = KVB_SQE_OPEN, .key_len = 1,
-		.total = 4096, .length = 4096};
+	struct kvb_sqe put = {.op = KVB_OP_PUT,
+		.flags = KVB_SQE_OPEN,
+		.key_len = 1,
+		.total = 4096,
+		.length = 4096};
 
 	(void)state;
 	arm_gate(KVB_HOOK_COPY);

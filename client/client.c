@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client.c - open and close, the current connection, and the internal thread "kvb-door".
+ *
+ * The internal thread sleeps on the door with all signals blocked. When the server goes, it takes the
+ * connection away from new calls, fails those that are inside, and knocks again with growing pauses until
+ * it is let in. It must never unmap what a call may still use: references do that (connection.c). Nothing
+ * here may run in a forked child but kvb_close(), which leaves the parent's session alone.
+ */
+#include "client/client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "client/attach.h"
+#include "client/connection.h"
+#include "shm/atomic.h"
+#include "shm/dir.h"
+#include "shm/fd.h"
+#include "shm/threads.h"
+#include "shm/util.h"
+
+#define TIMEOUT_MS     30000u
+#define BACKOFF_MIN_MS 10u
+#define BACKOFF_MAX_MS 500u
+/* A killed server's door still takes connections until the kernel gets to it; nobody answers there. */
+#define ATTACH_AGAIN_MS 1000u
+#define LINE_BYTES      256
+
+#define TEXT_OF(number)  #number
+#define TEXT_FOR(number) TEXT_OF(number)
+
+void kvb_client_log(
+	const struct kvb_client *client, enum kvb_log_level level, const char *format, ...)
+{
+	char line[LINE_BYTES];
+	va_list args;
+
+	if (!client->log)
+		return;
+	va_start(args, format);
+	vsnprintf(line, sizeof(line), format, args);
+	va_end(args);
+	client->log(client->log_user, level, line);
+}
+
+/* ------------------------------------------------------------------------------------ inside and out */
+
+static bool is_forked_child(const struct kvb_client *client)
+{
+	return *(volatile uint32_t *)client->here == 0;
+}
+
+static int enter_locked(struct kvb_client *client, struct kvb_conn **ret_conn)
+{
+	int r;
+
+	if (client->closing)
+		return -ECONNRESET;
+	if (!client->conn)
+		return -ENOTCONN;
+	r = kvb_conn_check(client->conn);
+	/* In flight it would be a reset; this call never was. */
+	if (r < 0)
+		return r == -ECONNRESET ? -ENOTCONN : r;
+	*ret_conn = kvb_conn_ref(client->conn);
+	client->inside++;
+	return 0;
+}
+
+int kvb_client_enter(
+	struct kvb_client *client, struct kvb_conn **ret_conn, uint64_t *ret_deadline_ns)
+{
+	int r;
+
+	if (is_forked_child(client))
+		return -ECHILD;
+	*ret_deadline_ns = kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS;
+	pthread_mutex_lock(&client->lock);
+	r = enter_locked(client, ret_conn);
+	pthread_mutex_unlock(&client->lock);
+	return r;
+}
+
+void kvb_client_leave(struct kvb_client *client, struct kvb_conn *conn)
+{
+	kvb_conn_unref(conn);
+	pthread_mutex_lock(&client->lock);
+	client->inside--;
+	if (client->inside == 0)
+		pthread_cond_broadcast(&client->left);
+	pthread_mutex_unlock(&client->lock);
+}
+
+/* --------------------------------------------------------------------------------- the internal thread */
+
+static bool is_closing(struct kvb_client *client)
+{
+	bool closing;
+
+	pthread_mutex_lock(&client->lock);
+	closing = client->closing;
+	pthread_mutex_unlock(&client->lock);
+	return closing;
+}
+
+/* Waits until the connection is at its end, or the client is. */
+static void watch_door(struct kvb_client *client, struct kvb_conn *conn)
+{
+	struct pollfd fds[] = {
+		{.fd = conn->attached.door_fd, .events = POLLIN},
+		{.fd = client->wake_fd, .events = POLLIN},
+	};
+	eventfd_t wakes;
+
+	while (!is_closing(client) && kvb_conn_check(conn) == 0) {
+		if (poll(fds, KVB_ARRAY_SIZE(fds), -1) < 0)
+			continue;
+		if (fds[1].revents)
+			(void)eventfd_read(client->wake_fd, &wakes);
+		if (fds[0].revents && kvb_door_ended(client, conn->attached.door_fd))
+			kvb_conn_fail(conn, -ECONNRESET);
+	}
+}
+
+static void detach(struct kvb_client *client)
+{
+	struct kvb_conn *conn;
+
+	pthread_mutex_lock(&client->lock);
+	conn = client->conn;
+	client->conn = NULL;
+	pthread_mutex_unlock(&client->lock);
+	if (!conn)
+		return;
+	kvb_conn_fail(conn, -ECONNRESET);
+	kvb_conn_unref(conn);
+}
+
+/* Up to twice as long as asked, so that clients of one server do not knock in step. */
+static void pause_or_wake(struct kvb_client *client, uint32_t ms)
+{
+	struct pollfd fd = {.fd = client->wake_fd, .events = POLLIN};
+	uint32_t random = 0;
+	eventfd_t wakes;
+
+	(void)!getrandom(&random, sizeof(random), GRND_NONBLOCK);
+	if (poll(&fd, 1, (int)(ms + random % (ms + 1))) > 0)
+		(void)eventfd_read(client->wake_fd, &wakes);
+}
+
+static int attach_conn(struct kvb_client *client, uint64_t deadline_ns, struct kvb_conn **ret_conn)
+{
+	struct kvb_attached attached;
+	int r = kvb_attach(client, client->wake_fd, deadline_ns, &attached);
+
+	if (r < 0)
+		return r;
+	r = kvb_conn_new(client, &attached, ret_conn);
+	if (r < 0)
+		kvb_attached_free(&attached);
+	return r;
+}
+
+static void install(struct kvb_client *client, struct kvb_conn *conn)
+{
+	pthread_mutex_lock(&client->lock);
+	client->conn = conn;
+	client->attaches++;
+	pthread_mutex_unlock(&client->lock);
+}
+
+/* Until it is let in or the client is closed. */
+static void attach_again(struct kvb_client *client)
+{
+	uint32_t backoff_ms = BACKOFF_MIN_MS;
+	struct kvb_conn *conn;
+	int told = 0;
+
+	while (!is_closing(client)) {
+		int r = attach_conn(client, kvb_now_ns() + ATTACH_AGAIN_MS * KVB_NS_PER_MS, &conn);
+		if (r == 0) {
+			kvb_client_log(client, KVB_LOG_INFO, "attached again");
+			install(client, conn);
+			return;
+		}
+		if (r != told)
+			kvb_client_log(client, KVB_LOG_WARN, "cannot attach: %s", kvb_strerror(r));
+		told = r;
+		pause_or_wake(client, backoff_ms);
+		backoff_ms = (uint32_t)kvb_min_u64(2 * backoff_ms, BACKOFF_MAX_MS);
+	}
+}
+
+static void *door_main(void *arg)
+{
+	struct kvb_client *client = arg;
+
+	while (!is_closing(client)) {
+		/* Only this thread changes it, so it needs no reference of its own. */
+		if (client->conn)
+			watch_door(client, client->conn);
+		detach(client);
+		attach_again(client);
+	}
+	detach(client);
+	return NULL;
+}
+
+/* -------------------------------------------------------------------------------------- open and close */
+
+static int copy_options(struct kvb_client *client, const struct kvb_options *options)
+{
+	size_t size = options ? options->size : 0;
+	struct kvb_options all = KVB_OPTIONS_INIT;
+	int n;
+
+	/* A program built with an older header knows fewer members. */
+	if (options)
+		memcpy(&all, options, kvb_min_u64(size, sizeof(all)));
+	if (options && size < offsetof(struct kvb_options, timeout_ms))
+		return -EINVAL;
+	client->timeout_ms = all.timeout_ms ? all.timeout_ms : TIMEOUT_MS;
+	client->log = all.log;
+	client->log_user = all.log_user;
+	client->progress = all.progress;
+	client->progress_user = all.progress_user;
+	if (all.name)
+		snprintf(client->name, sizeof(client->name), "%s", all.name);
+	if (!all.dir)
+		return kvb_runtime_dir(client->dir, sizeof(client->dir));
+	n = snprintf(client->dir, sizeof(client->dir), "%s", all.dir);
+	return n < 0 || (size_t)n >= sizeof(client->dir) ? -ENAMETOOLONG : 0;
+}
+
+/* The longest socket's path must fit, or the control socket would fail much later. */
+static int check_paths(const struct kvb_client *client)
+{
+	char path[108];
+
+	return kvb_socket_path(client->dir, KVB_CONTROL_SOCKET, path, sizeof(path));
+}
+
+static int make_here_page(struct kvb_client *client)
+{
+	void *page = mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page == MAP_FAILED)
+		return -errno;
+	client->here = page;
+	*client->here = 1;
+	return madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) < 0 ? -errno : 0;
+}
+
+static void client_free(struct kvb_client *client)
+{
+	if (client->here)
+		munmap(client->here, (size_t)sysconf(_SC_PAGESIZE));
+	kvb_fd_close(&client->wake_fd);
+	free(client);
+}
+
+static int client_new(const struct kvb_options *options, struct kvb_client **ret_client)
+{
+	struct kvb_client *client = calloc(1, sizeof(*client));
+	int r;
+
+	if (!client)
+		return -ENOMEM;
+	client->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	r = client->wake_fd < 0 ? -errno : copy_options(client, options);
+	if (r == 0)
+		r = check_paths(client);
+	if (r == 0)
+		r = make_here_page(client);
+	if (r < 0) {
+		client_free(client);
+		return r;
+	}
+	pthread_mutex_init(&client->lock, NULL);
+	kvb_cond_init(&client->left);
+	kvb_dealer_init(&client->dealer);
+	*ret_client = client;
+	return 0;
+}
+
+static void client_destroy(struct kvb_client *client)
+{
+	kvb_dealer_done(&client->dealer);
+	pthread_cond_destroy(&client->left);
+	pthread_mutex_destroy(&client->lock);
+	client_free(client);
+}
+
+int kvb_open(const struct kvb_options *options, struct kvb_client **ret_client)
+{
+	struct kvb_client *client;
+	struct kvb_conn *conn;
+	int r = client_new(options, &client);
+
+	if (r < 0)
+		return r;
+	r = attach_conn(client, kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS, &conn);
+	if (r < 0) {
+		client_destroy(client);
+		return r;
+	}
+	install(client, conn);
+	r = kvb_thread_start(&client->thread, "kvb-door", door_main, client);
+	if (r < 0) {
+		kvb_conn_unref(conn);
+		client_destroy(client);
+		return r;
+	}
+	*ret_client = client;
+	return 0;
+}
+
+/* Threads, and what they held, did not come along into the child. */
+static void close_in_child(struct kvb_client *client)
+{
+	if (client->conn)
+		kvb_conn_free_in_child(client->conn);
+	client_free(client);
+}
+
+static void close_in_parent(struct kvb_client *client)
+{
+	pthread_mutex_lock(&client->lock);
+	client->closing = true;
+	if (client->conn)
+		kvb_conn_fail(client->conn, -ECONNRESET);
+	while (client->inside > 0)
+		pthread_cond_wait(&client->left, &client->lock);
+	pthread_mutex_unlock(&client->lock);
+	(void)eventfd_write(client->wake_fd, 1);
+	pthread_join(client->thread, NULL);
+	client_destroy(client);
+}
+
+void kvb_close(struct kvb_client *client)
+{
+	if (!client)
+		return;
+	if (is_forked_child(client))
+		close_in_child(client);
+	else
+		close_in_parent(client);
+}
+
+/* ---------------------------------------------------------------------------------------- information */
+
+static const char *kind_name(uint32_t kind)
+{
+	switch (kind) {
+	case KVB_KIND_OWN:
+		return "own";
+	case KVB_KIND_TRUSTED:
+		return "trusted";
+	default:
+		return "isolated";
+	}
+}
+
+int kvb_get_info(struct kvb_client *client, struct kvb_info *ret_info)
+{
+	const struct kvb_welcome *welcome;
+	struct kvb_conn *conn;
+	uint64_t deadline_ns;
+	int r = kvb_client_enter(client, &conn, &deadline_ns);
+
+	if (r < 0)
+		return r;
+	welcome = &conn->attached.welcome;
+	*ret_info = (struct kvb_info){.session = welcome->session,
+		.kind = kind_name(welcome->kind),
+		.payload_max = welcome->payload_max,
+		.staging_bytes = welcome->staging_bytes,
+		.fragment_bytes = welcome->fragment_bytes,
+		.credit = welcome->cq_entries,
+		.missed_wakes = kvb_load_relaxed(&client->missed_wakes)};
+	for (unsigned i = 0; i < KVB_ID_BYTES; i++)
+		snprintf(ret_info->boot_id + (size_t)2 * i, 3, "%02x", welcome->boot_id[i]);
+	pthread_mutex_lock(&client->lock);
+	ret_info->attaches = client->attaches;
+	pthread_mutex_unlock(&client->lock);
+	kvb_client_leave(client, conn);
+	return 0;
+}
+
+const char *kvb_version(void)
+{
+	return TEXT_FOR(KVB_VERSION_MAJOR) "." TEXT_FOR(KVB_VERSION_MINOR) "." TEXT_FOR(
+		KVB_VERSION_PATCH);
+}
+
+int kvb_default_dir(char *ret_dir, size_t size)
+{
+	return kvb_runtime_dir(ret_dir, size);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client.h - the client as a whole: its options, its current connection, its internal thread.
+ */
+#ifndef KVB_CLIENT_CLIENT_H
+#define KVB_CLIENT_CLIENT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/control.h"
+#include "kvbell/kvbell.h"
+#include "kvbell/protocol.h"
+
+struct kvb_conn;
+
+struct kvb_client {
+	/* --- constant after kvb_open() --- */
+	char dir[108]; /* fits a socket address together with the longest socket name */
+	char name[KVB_NAME_BYTES];
+	uint32_t timeout_ms;
+	kvb_log_fn *log;
+	void *log_user;
+	kvb_progress_fn *progress;
+	void *progress_user;
+	uint32_t *here; /* a page that fork(2) wipes: 0 in a child */
+	int wake_fd;    /* eventfd: wakes the internal thread */
+	pthread_t thread;
+
+	/* --- under the lock --- */
+	pthread_mutex_t lock;
+	pthread_cond_t left; /* `inside` became 0 */
+	struct kvb_conn
+		*conn; /* holds a reference; NULL while detached. Changed by the internal thread */
+	uint32_t inside; /* calls that have entered and not left */
+	uint64_t attaches;
+	bool closing;
+
+	/* --- words of their own --- */
+	uint64_t missed_wakes; /* counted by whoever waits on a ring */
+	struct kvb_dealer dealer;
+};
+
+/* Begins a public call: a reference on the current connection and the call's deadline. 0; -ECHILD;
+ * -ENOTCONN; -ECONNRESET the client is being closed. */
+int kvb_client_enter(
+	struct kvb_client *client, struct kvb_conn **ret_conn, uint64_t *ret_deadline_ns);
+/* Ends it and gives the reference back. */
+void kvb_client_leave(struct kvb_client *client, struct kvb_conn *conn);
+
+void kvb_client_log(const struct kvb_client *client, enum kvb_log_level level, const char *format,
+	...) __attribute__((format(printf, 3, 4)));
+
+#endif /* KVB_CLIENT_CLIENT_H */
