@@ -61,7 +61,7 @@ int kvb_tool_put(struct kvb_tool *tool)
 {
 	const struct kvb_key *key = &tool->keys[0];
 	struct kvb_input input;
-	size_t len;
+	size_t len = 0;
 	int r = read_input(tool, &input);
 
 	if (r == -EFBIG)
@@ -87,8 +87,8 @@ static int get_whole(
 	struct kvb_client *client, const struct kvb_key *key, void **ret_data, size_t *ret_len)
 {
 	size_t capacity;
-	size_t len;
-	void *data;
+	size_t len = 0;
+	void *data = NULL;
 	int r = kvb_exists(client, key->data, key->len, &len);
 
 	while (r == 0) {
@@ -113,8 +113,8 @@ static int get_whole(
 int kvb_tool_get(struct kvb_tool *tool)
 {
 	const struct kvb_key *key = &tool->keys[0];
-	void *data;
-	size_t len;
+	void *data = NULL;
+	size_t len = 0;
 	int r = get_whole(tool->client, key, &data, &len);
 
 	kvb_progress_clear(&tool->progress);

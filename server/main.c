@@ -384,7 +384,7 @@ int main(int argc, char **argv)
 	struct arguments arguments = {.ready_fd = -1};
 	struct kvb_server_config *config = &arguments.config;
 	struct kvb_server *server;
-	int signal_fd, status;
+	int signal_fd = -1, status;
 	int r;
 
 	kvb_server_config_init(config);
