@@ -25,10 +25,10 @@ static const struct kvb_command commands[] = {
 		kvb_tool_put},
 	{"get", "KEY [FILE]", "Write the object to FILE (- or none: stdout).", NULL, NULL, 1, 2, 1,
 		true, kvb_tool_get},
-	{"exists", "KEY...", "Say for each KEY whether it is there; 1 if one is not.", NULL, NULL, 1,
-		SIZE_MAX, SIZE_MAX, true, kvb_tool_exists},
-	{"rm", "KEY...", "Remove objects; 1 if one was not there.", NULL, NULL, 1, SIZE_MAX, SIZE_MAX,
-		true, kvb_tool_rm},
+	{"exists", "KEY...", "Say for each KEY whether it is there; 1 if one is not.", NULL, NULL,
+		1, SIZE_MAX, SIZE_MAX, true, kvb_tool_exists},
+	{"rm", "KEY...", "Remove objects; 1 if one was not there.", NULL, NULL, 1, SIZE_MAX,
+		SIZE_MAX, true, kvb_tool_rm},
 	{"ls", "", "List the objects with their lengths.", NULL, NULL, 0, 0, 0, true, kvb_tool_ls},
 	{"stat", "[PREFIX]", "Show the server's statistics.", NULL, NULL, 0, 1, 0, true,
 		kvb_tool_stat},
@@ -156,7 +156,8 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_TIMEOUT:
 		if (kvb_parse_duration(arg, &tool->timeout_ms) < 0 || tool->timeout_ms == 0)
-			argp_error(state, "--timeout: \"%s\" is not a time such as 500ms or 10s", arg);
+			argp_error(
+				state, "--timeout: \"%s\" is not a time such as 500ms or 10s", arg);
 		return 0;
 	case OPT_JSON:
 		tool->json = true;
@@ -243,8 +244,8 @@ static int decode_keys(struct kvb_tool *tool)
 		return kvb_tool_failed(tool, -ENOMEM);
 	for (size_t i = 0; i < n; i++)
 		if (kvb_key_parse(tool->args[i], tool->hex, &tool->keys[i]) < 0) {
-			kvb_tool_error(tool, "\"%s\" is not a key in hexadecimal (--hex)",
-				tool->args[i]);
+			kvb_tool_error(
+				tool, "\"%s\" is not a key in hexadecimal (--hex)", tool->args[i]);
 			return EXIT_USAGE;
 		}
 	return EXIT_SUCCESS;

@@ -25,7 +25,8 @@ const struct argp_option kvb_ping_options[] = {
 	{"count", OPT_COUNT, "N", 0, "How many pings (1)", 0},
 	{"control", OPT_CONTROL, NULL, 0, "Through the ZMQ control socket instead of the ring", 0},
 	{"wait", OPT_WAIT, "door|full", 0,
-		"First wait until the server lets clients in, or until all of its pool is there", 0},
+		"First wait until the server lets clients in, or until all of its pool is there",
+		0},
 	{"wait-timeout", OPT_WAIT_TIMEOUT, "TIME", 0, "For how long (60s)", 0},
 	{NULL, 0, NULL, 0, NULL, 0},
 };
@@ -150,8 +151,8 @@ static int print_times(const struct kvb_tool *tool, uint64_t count, const struct
 
 	if (tool->json) {
 		r = kvb_output_json(json_pack("{s:i, s:I, s:f, s:f, s:f, s:s}", "schema",
-			KVB_TOOL_SCHEMA, "count", (json_int_t)count, "min_us", least, "mean_us", mean,
-			"max_us", most, "through", tool->ping.control ? "control" : "ring"));
+			KVB_TOOL_SCHEMA, "count", (json_int_t)count, "min_us", least, "mean_us",
+			mean, "max_us", most, "through", tool->ping.control ? "control" : "ring"));
 		return r < 0 ? kvb_tool_failed(tool, r) : EXIT_SUCCESS;
 	}
 	printf("the server answers through the %s: %" PRIu64 " ping%s, %.1f us",

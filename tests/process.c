@@ -25,9 +25,9 @@
 
 #include "shm/util.h"
 
-#define ARGS_MAX       64
-#define START_MS       (60000 * TEST_SLOWER)
-#define RUN_MS         (60000 * TEST_SLOWER)
+#define ARGS_MAX 64
+#define START_MS (60000 * TEST_SLOWER)
+#define RUN_MS   (60000 * TEST_SLOWER)
 
 int process_dir_new(char *ret_dir, size_t size)
 {
@@ -144,8 +144,8 @@ pid_t process_fork(int (*fn)(void *arg), void *arg)
 static void build_args(const struct process_server *server, const char *const args[],
 	const char *ready_fd, const char *argv[ARGS_MAX])
 {
-	const char *const first[] = {
-		KVB_TEST_SERVER, "--dir", server->dir, "--ready-fd", ready_fd, "--log-level", "debug"};
+	const char *const first[] = {KVB_TEST_SERVER, "--dir", server->dir, "--ready-fd", ready_fd,
+		"--log-level", "debug"};
 	unsigned n = 0;
 
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(first); i++)

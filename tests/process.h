@@ -34,9 +34,9 @@ struct process_options {
 	gid_t gid;
 	int pass_fd; /* stays open in the child; -1 none */
 };
-#define PROCESS_OPTIONS_INIT                   \
-	{                                      \
-		NULL, NULL, NULL, 0, 0, -1     \
+#define PROCESS_OPTIONS_INIT               \
+	{                                  \
+		NULL, NULL, NULL, 0, 0, -1 \
 	}
 pid_t process_start(const char *const argv[], const struct process_options *options);
 

@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "bench/pattern.h"
 #include "kvbell/kvbell.h"
 #include "server/hook.h"
 #include "server/server.h"
@@ -25,7 +26,6 @@
 #include "shm/threads.h"
 #include "shm/util.h"
 #include "tests/embedded.h"
-#include "tests/payload.h"
 
 static struct embedded embedded;
 static struct kvb_client *client;
@@ -81,7 +81,7 @@ static void round_trip(const void *key, size_t key_len, size_t len)
 	uint8_t *back = malloc(len + 1);
 	size_t got = SIZE_MAX;
 
-	payload_fill(data, len, len + key_len);
+	kvb_pattern_fill(data, len, len + key_len);
 	memset(back, 0xee, len + 1);
 	assert_int_equal(kvb_put(client, key, key_len, data, len), 0);
 	assert_int_equal(kvb_exists(client, key, key_len, &got), 0);
@@ -146,7 +146,7 @@ static void each_fault_has_its_error_and_the_session_goes_on(void **state)
 	assert_int_equal(kvb_exists(client, "no", 2, &len), -ENOENT);
 	assert_int_equal(kvb_delete(client, "no", 2), -ENOENT);
 	assert_int_equal(len, 77);
-	payload_fill(data, sizeof(data), 1);
+	kvb_pattern_fill(data, sizeof(data), 1);
 	assert_int_equal(kvb_put(client, key, 1, data, sizeof(data)), 0);
 	memset(data, 0xee, sizeof(data));
 	assert_int_equal(kvb_get(client, key, 1, data, sizeof(data) - 1, &len), -EMSGSIZE);
@@ -163,7 +163,7 @@ static void a_long_object_in_a_short_buffer_tells_its_length(void **state)
 	uint8_t *data = malloc(len);
 
 	(void)state;
-	payload_fill(data, len, 9);
+	kvb_pattern_fill(data, len, 9);
 	assert_int_equal(kvb_put(client, "long", 4, data, len), 0);
 	memset(data, 0xee, len);
 	assert_int_equal(kvb_get(client, "long", 4, data, 1024 * 1024, &told), -EMSGSIZE);
@@ -171,7 +171,7 @@ static void a_long_object_in_a_short_buffer_tells_its_length(void **state)
 	assert_int_equal(kvb_get(client, "long", 4, data, len - 1, &told), -EMSGSIZE);
 	assert_int_equal(data[0], 0xee);
 	assert_int_equal(kvb_get(client, "long", 4, data, len, &told), 0);
-	assert_true(payload_check(data, len, 9));
+	assert_true(kvb_pattern_check(data, len, 9));
 	free(data);
 }
 
@@ -279,13 +279,13 @@ static void *move_payloads(void *arg)
 		size_t len = sizes[(i + mover->number) % KVB_ARRAY_SIZE(sizes)], got;
 		char key[32];
 		snprintf(key, sizeof(key), "mover%u-%u", mover->number, i % 3);
-		payload_fill(data, len, mover->number * 1000 + i);
+		kvb_pattern_fill(data, len, mover->number * 1000 + i);
 		mover->error = kvb_put(client, key, strlen(key), data, len);
 		memset(data, 0, len);
 		if (mover->error == 0)
 			mover->error = kvb_get(client, key, strlen(key), data, 3000000, &got);
 		if (mover->error == 0 &&
-			(got != len || !payload_check(data, len, mover->number * 1000 + i)))
+			(got != len || !kvb_pattern_check(data, len, mover->number * 1000 + i)))
 			mover->wrong++;
 	}
 	free(data);
@@ -361,7 +361,7 @@ static void a_deadline_leaves_nothing_behind(void **state)
 
 	(void)state;
 	assert_non_null(hasty);
-	payload_fill(data, len, 4);
+	kvb_pattern_fill(data, len, 4);
 	assert_int_equal(kvb_put(client, "there", 5, data, len), 0);
 	for (int round = 0; round < 20; round++) {
 		kvb_store_release(&gate, 1u);
@@ -372,7 +372,7 @@ static void a_deadline_leaves_nothing_behind(void **state)
 		assert_true(embedded_wait(nothing_open, NULL));
 	}
 	assert_int_equal(kvb_get(client, "there", 5, data, len, NULL), 0);
-	assert_true(payload_check(data, len, 4));
+	assert_true(kvb_pattern_check(data, len, 4));
 	kvb_close(hasty);
 	free(data);
 }

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * server.c - see server.h.
+ *
+ * Owns the directory and the child; main thread. It must never leave either behind.
+ */
+#include "bench/server.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kvbell/protocol.h"
+
+/* ../server/kvbelld as seen from this program. */
+static int find_program(char *path, size_t size)
+{
+	char self[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	if (n < 0)
+		return -errno;
+	self[n] = '\0';
+	*strrchr(self, '/') = '\0';
+	return snprintf(path, size, "%s/../server/kvbelld", self) < (int)size ? 0 : -ENAMETOOLONG;
+}
+
+static void run_server(const char *program, const char *dir, const char *pool, int ready_fd)
+{
+	char number[16];
+	sigset_t none;
+
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	/* Ctrl-C goes to the whole group; who stops the server is the demo. */
+	setpgid(0, 0);
+	snprintf(number, sizeof(number), "%d", ready_fd);
+	execlp(program, program, "--dir", dir, "--pool", pool, "--ready-fd", number, "--log-level",
+		"warning", (char *)NULL);
+	fprintf(stderr, "cannot start %s: %s\n", program, strerror(errno));
+	_exit(127);
+}
+
+static int wait_ready(struct kvb_own_server *server, int fd)
+{
+	char line[8];
+	ssize_t n;
+
+	do {
+		n = read(fd, line, sizeof(line));
+	} while (n < 0 && errno == EINTR);
+	if (n > 0)
+		return 0;
+	(void)kvb_own_server_stop(server);
+	return -ECHILD;
+}
+
+int kvb_own_server_start(struct kvb_own_server *server, const char *program, const char *pool)
+{
+	char path[PATH_MAX + 32];
+	int pipe_fds[2];
+	int r = program ? 0 : find_program(path, sizeof(path));
+
+	if (r < 0)
+		return r;
+	snprintf(server->dir, sizeof(server->dir), "/tmp/kvbell-demo-XXXXXX");
+	if (!mkdtemp(server->dir))
+		return -errno;
+	if (pipe(pipe_fds) < 0)
+		return -errno;
+	server->pid = fork();
+	if (server->pid == 0) {
+		close(pipe_fds[0]);
+		run_server(program ? program : path, server->dir, pool, pipe_fds[1]);
+	}
+	close(pipe_fds[1]);
+	r = server->pid < 0 ? -errno : wait_ready(server, pipe_fds[0]);
+	close(pipe_fds[0]);
+	return r;
+}
+
+int kvb_own_server_stop(struct kvb_own_server *server)
+{
+	char path[sizeof(server->dir) + 32];
+	int status = 0;
+
+	kill(server->pid, SIGTERM);
+	while (waitpid(server->pid, &status, 0) < 0 && errno == EINTR)
+		;
+	snprintf(path, sizeof(path), "%s/%s", server->dir, KVB_LOCK_FILE);
+	unlink(path);
+	rmdir(server->dir);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * server.h - a kvbelld of one's own, in a directory of its own. Main thread.
+ */
+#ifndef KVB_BENCH_SERVER_H
+#define KVB_BENCH_SERVER_H
+
+#include <sys/types.h>
+
+struct kvb_own_server {
+	pid_t pid;
+	char dir[64];
+};
+
+/* Starts `program` (NULL: the kvbelld of this build) with this --pool and waits for its door. It dies with
+ * the caller. 0; -errno; -ECHILD it ended instead and has said why. */
+int kvb_own_server_start(struct kvb_own_server *server, const char *program, const char *pool);
+/* Drains it and removes its directory. Its exit status; 128 + signal. */
+int kvb_own_server_stop(struct kvb_own_server *server);
+
+#endif /* KVB_BENCH_SERVER_H */
