@@ -26,6 +26,7 @@
 #include "bench/report.h"
 #include "bench/server.h"
 #include "bench/workload.h"
+#include "client/full.h"
 #include "client/terminal.h"
 #include "kvbell/kvbell.h"
 #include "shm/atomic.h"
@@ -315,16 +316,36 @@ static int see_evicted(void *user, const struct kvb_stat *stat)
 	return 0;
 }
 
-/* After the engines were forked: a client does not survive a fork. */
-static int count_evicted(const struct demo *demo, uint64_t *ret_evicted)
+static int open_client(const struct demo *demo, struct kvb_client **ret_client)
 {
 	struct kvb_options options = KVB_OPTIONS_INIT;
-	struct kvb_client *client;
-	int r;
 
 	options.dir = demo->server.dir;
 	options.name = "demo";
-	r = kvb_open(&options, &client);
+	return kvb_open(&options, ret_client);
+}
+
+/* A pool that still grows would evict what it will have room for. The client is closed again before the
+ * engines are forked, since none survives a fork. */
+static int wait_for_pool(const struct demo *demo)
+{
+	struct kvb_progress progress;
+	struct kvb_client *client;
+	int r = open_client(demo, &client);
+
+	if (r < 0)
+		return r;
+	kvb_progress_init(&progress, "pool");
+	r = kvb_wait_full(client, UINT64_MAX, &progress);
+	kvb_close(client);
+	return r;
+}
+
+static int count_evicted(const struct demo *demo, uint64_t *ret_evicted)
+{
+	struct kvb_client *client;
+	int r = open_client(demo, &client);
+
 	if (r < 0)
 		return r;
 	r = kvb_stats(client, see_evicted, ret_evicted);
@@ -369,7 +390,9 @@ static int run_demo(struct demo *demo, struct kvb_demo_report *report)
 	r = kvb_own_server_start(&demo->server, demo->program, demo->pool);
 	if (r < 0)
 		return r;
-	r = run_engines(demo, &signals, report);
+	r = wait_for_pool(demo);
+	if (r == 0)
+		r = run_engines(demo, &signals, report);
 	if (r == 0)
 		r = count_evicted(demo, &report->evicted);
 	status = kvb_own_server_stop(&demo->server);

@@ -2,8 +2,7 @@
 /*
  * tool_ping.c - ping: does the server answer, how fast, and is it all there yet.
  *
- * Main thread. It must never wait beyond --wait-timeout, and never call a server ready whose pool is
- * not: a range that could not be populated is a failure, not a longer wait.
+ * Main thread. It must never wait beyond --wait-timeout.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/full.h"
 #include "client/tool.h"
 #include "shm/parse.h"
 #include "shm/util.h"
@@ -60,25 +60,6 @@ error_t kvb_ping_parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
-struct pool_state {
-	uint64_t bytes;
-	uint64_t ready;
-	uint64_t failed;
-};
-
-static int see_pool(void *user, const struct kvb_stat *stat)
-{
-	struct pool_state *pool = user;
-
-	if (strcmp(stat->name, "pool.bytes") == 0)
-		pool->bytes = stat->value;
-	else if (strcmp(stat->name, "pool.ready_bytes") == 0)
-		pool->ready = stat->value;
-	else if (strcmp(stat->name, "pool.failed_bytes") == 0)
-		pool->failed = stat->value;
-	return 0;
-}
-
 static int open_by(struct kvb_tool *tool, uint64_t deadline_ns)
 {
 	int r;
@@ -90,34 +71,6 @@ static int open_by(struct kvb_tool *tool, uint64_t deadline_ns)
 			return r;
 		poll(NULL, 0, WAIT_POLL_MS);
 	}
-}
-
-static void show_pool(struct kvb_tool *tool, const struct pool_state *pool)
-{
-	char ready[24], all[24], detail[64];
-
-	if (!kvb_progress_due(&tool->progress))
-		return;
-	snprintf(detail, sizeof(detail), "%s of %s",
-		kvb_format_size(ready, sizeof(ready), pool->ready),
-		kvb_format_size(all, sizeof(all), pool->bytes));
-	kvb_progress_draw(&tool->progress, pool->ready, pool->bytes, detail);
-}
-
-static int wait_full(struct kvb_tool *tool, uint64_t deadline_ns)
-{
-	struct pool_state pool = {0};
-	int r = kvb_stats(tool->client, see_pool, &pool);
-
-	while (r == 0 && pool.ready < pool.bytes && pool.failed == 0) {
-		if (kvb_now_ns() >= deadline_ns)
-			return -ETIMEDOUT;
-		show_pool(tool, &pool);
-		poll(NULL, 0, WAIT_POLL_MS);
-		r = kvb_stats(tool->client, see_pool, &pool);
-	}
-	kvb_progress_clear(&tool->progress);
-	return r == 0 && pool.failed > 0 ? -ENOMEM : r;
 }
 
 struct times {
@@ -177,7 +130,7 @@ int kvb_tool_ping(struct kvb_tool *tool)
 	if (r < 0)
 		return kvb_tool_open_failed(tool, r);
 	if (tool->ping.wait == KVB_WAIT_FULL)
-		r = wait_full(tool, deadline_ns);
+		r = kvb_wait_full(tool->client, deadline_ns, &tool->progress);
 	if (r == 0)
 		r = ping_all(tool, count, &times);
 	return r < 0 ? kvb_tool_failed(tool, r) : print_times(tool, count, &times);
