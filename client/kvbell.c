@@ -181,7 +181,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 			argp_error(state, "there is no command \"%s\"; see --help", arg);
 		/* The rest is the command's. */
 		tool->args = state->argv + state->next - 1;
-		tool->n_args = (size_t)(state->argc - state->next + 1);
+		tool->n_args = (size_t)state->argc - (size_t)state->next + 1;
 		state->next = state->argc;
 		return 0;
 	case ARGP_KEY_NO_ARGS:

@@ -451,8 +451,8 @@ static int pass_stats(const char *data, size_t size, kvb_stat_fn *fn, void *user
 int kvb_stats(struct kvb_client *client, kvb_stat_fn *fn, void *user)
 {
 	uint64_t needed = STATS_BYTES;
-	char *data;
-	size_t size;
+	char *data = NULL;
+	size_t size = 0;
 	int r = fetch_stats(client, STATS_BYTES, &data, &size, &needed);
 
 	/* A later server may know more than this library. */
