@@ -310,6 +310,19 @@ static void close_memory(struct kvb_server *server)
 	kvb_life_free(&server->life);
 }
 
+static void name_late_workers(struct kvb_server *server)
+{
+	for (uint32_t g = 0; g < server->workers.n_groups; g++) {
+		const struct kvb_group *group = &server->workers.groups[g];
+		for (uint32_t i = 0; i < group->n_workers; i++)
+			if (kvb_load_acquire(&group->workers[i].grace_seen) <
+				kvb_load_relaxed(&group->grace_wanted))
+				kvb_log(&server->log, KVB_LOG_ERR,
+					"%s is stuck: it has not been seen to let go of what it held",
+					group->workers[i].name);
+	}
+}
+
 /* No session has work and no worker holds an event: each step finds the one before it done. */
 static void finish_server_drain(struct kvb_server *server)
 {
@@ -339,6 +352,7 @@ static void server_turn(struct kvb_server *server, uint64_t now_ns)
 	} else if (now_ns >= server->drain.deadline_ns) {
 		server->drain.deadline_ns =
 			now_ns + server->config.drain_timeout_ms * KVB_NS_PER_MS;
+		name_late_workers(server);
 		kvb_server_set_stop_result(server, -ETIMEDOUT);
 	}
 }

@@ -49,7 +49,8 @@ static uint32_t *place_of(const struct explore *explore, const void *state)
 	uint32_t mask = 2 * explore->room - 1;
 	uint32_t i = hash(state, size) & mask;
 
-	while (explore->table[i] && memcmp(state_at(explore, explore->table[i] - 1), state, size) != 0)
+	while (explore->table[i] &&
+		memcmp(state_at(explore, explore->table[i] - 1), state, size) != 0)
 		i = (i + 1) & mask;
 	return &explore->table[i];
 }
@@ -146,7 +147,8 @@ static void explore_all(struct explore *explore, struct explore_result *result)
 	uint8_t state[256];
 	uint32_t number;
 
-	explore->failed = model->state_size > sizeof(state) || !intern(explore, model->first, &number);
+	explore->failed =
+		model->state_size > sizeof(state) || !intern(explore, model->first, &number);
 	for (; !explore->failed && explore->current < explore->n_states; explore->current++) {
 		size_t edges_before = explore->n_edges;
 		/* A copy, since emitting moves the states. */
