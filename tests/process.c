@@ -148,6 +148,8 @@ static void build_args(const struct process_server *server, const char *const ar
 		"--log-level", "debug"};
 	unsigned n = 0;
 
+	for (unsigned i = 0; server->prefix && server->prefix[i]; i++)
+		argv[n++] = server->prefix[i];
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(first); i++)
 		argv[n++] = first[i];
 	for (unsigned i = 0; args && args[i] && n < ARGS_MAX - 1; i++)

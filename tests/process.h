@@ -52,6 +52,7 @@ struct process_server {
 	pid_t pid;
 	char dir[64];
 	char log[96]; /* file with its stderr */
+	const char *const *prefix; /* a program to run it under, with its arguments; NULL */
 };
 
 /* Starts kvbelld with `args` (NULL-terminated, may be NULL) in server->dir, made if it is empty, and waits

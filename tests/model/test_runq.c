@@ -240,8 +240,12 @@ static struct explore_result explore(struct rules rules)
 {
 	/* A new session: nobody has looked yet, so the first submission kicks. */
 	const struct state first = {.sleeping = 1};
-	const struct explore_model model = {.state_size = sizeof(first), .first = &first,
-		.arg = &rules, .step = step, .done = done, .wrong = wrong};
+	const struct explore_model model = {.state_size = sizeof(first),
+		.first = &first,
+		.arg = &rules,
+		.step = step,
+		.done = done,
+		.wrong = wrong};
 	struct explore_result result = {0};
 
 	assert_int_equal(explore_run(&model, &result), 0);
