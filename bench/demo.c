@@ -36,6 +36,8 @@
 #define ENGINES_MAX 64u
 #define EXIT_USAGE  2
 #define PROGRESS_MS 100
+#define SHOWN_MAX   10 /* mismatches of one engine that are named */
+#define POOL_WAIT   (200 * KVB_NS_PER_MS)
 #define CHUNK_MAX   (192 * KVB_MIB)
 
 struct demo {
@@ -115,9 +117,9 @@ static int engine_load(struct engine *engine, uint64_t chunk)
 		return fail("get", chunk, r);
 	engine->result->moved_bytes += len;
 	if (len != engine->demo->chunk_bytes || !kvb_pattern_check(engine->data, len, chunk)) {
-		fprintf(stderr, "kvbell-demo: chunk %llu has wrong bytes\n",
-			(unsigned long long)chunk);
-		engine->result->mismatches++;
+		if (engine->result->mismatches++ < SHOWN_MAX)
+			fprintf(stderr, "kvbell-demo: chunk %llu has wrong bytes\n",
+				(unsigned long long)chunk);
 	}
 	return 1;
 }
@@ -229,7 +231,8 @@ static int engine_main(const struct demo *demo, unsigned number)
 	r = engine_loop(&engine);
 	kvb_close(engine.client);
 	free(engine.data);
-	return r < 0 || engine.result->mismatches ? EXIT_FAILURE : EXIT_SUCCESS;
+	/* A mismatch ends nothing: the parent counts them all and reports. */
+	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 /* -------------------------------------------------------------------------------------------- the parent */
@@ -259,7 +262,7 @@ static void kill_engines(const struct demo *demo)
 }
 
 /* Collects engines that have ended. One that failed ends the others: it may have had the token. */
-static void collect(struct demo *demo, unsigned *running, bool *failed)
+static void collect(struct demo *demo, unsigned *running, int *outcome)
 {
 	for (unsigned i = 0; i < demo->engines; i++) {
 		int status;
@@ -267,11 +270,14 @@ static void collect(struct demo *demo, unsigned *running, bool *failed)
 			continue;
 		demo->pids[i] = 0;
 		(*running)--;
-		if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS)
+		if (*outcome < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS))
 			continue;
-		if (!*failed)
-			kill_engines(demo);
-		*failed = true;
+		/* One that exited has said why. */
+		if (WIFSIGNALED(status))
+			fprintf(stderr, "kvbell-demo: engine-%u was ended by signal %d (%s)\n", i,
+				WTERMSIG(status), strsignal(WTERMSIG(status)));
+		*outcome = -EIO;
+		kill_engines(demo);
 	}
 }
 
@@ -293,20 +299,20 @@ static int wait_engines(struct demo *demo, const sigset_t *signals)
 	const struct timespec pause = {.tv_nsec = PROGRESS_MS * (long)KVB_NS_PER_MS};
 	unsigned running = (unsigned)demo->engines;
 	struct kvb_progress progress;
-	bool failed = false, interrupted = false;
+	int outcome = 0;
 
 	kvb_progress_init(&progress, "demo");
 	while (running > 0) {
 		int signal = sigtimedwait(signals, NULL, &pause);
 		if (signal == SIGINT || signal == SIGTERM) {
-			interrupted = true;
+			outcome = -EINTR;
 			kill_engines(demo);
 		}
-		collect(demo, &running, &failed);
+		collect(demo, &running, &outcome);
 		show(demo, &progress);
 	}
 	kvb_progress_clear(&progress);
-	return interrupted ? -EINTR : failed ? -EIO : 0;
+	return outcome;
 }
 
 static int see_evicted(void *user, const struct kvb_stat *stat)
@@ -331,12 +337,20 @@ static int wait_for_pool(const struct demo *demo)
 {
 	struct kvb_progress progress;
 	struct kvb_client *client;
+	uint64_t start_ns;
 	int r = open_client(demo, &client);
 
 	if (r < 0)
 		return r;
 	kvb_progress_init(&progress, "pool");
-	r = kvb_wait_full(client, UINT64_MAX, &progress);
+	do {
+		start_ns = kvb_now_ns();
+		r = kvb_wait_full(client, start_ns + POOL_WAIT, &progress);
+		if (r == -ETIMEDOUT && kvb_leave_wanted())
+			r = -EINTR;
+		/* A server that does not answer takes far longer than the wait to say so. */
+	} while (r == -ETIMEDOUT && kvb_now_ns() - start_ns < 10 * POOL_WAIT);
+	kvb_progress_clear(&progress);
 	kvb_close(client);
 	return r;
 }
@@ -495,6 +509,10 @@ static int make_workload(struct demo *demo)
 			demo->trace, line);
 	else if (r < 0)
 		fprintf(stderr, "kvbell-demo: %s: %s\n", demo->trace, strerror(-r));
+	if (r == 0 && demo->workload.n_requests == 0) {
+		fprintf(stderr, "kvbell-demo: %s: there is no request in it\n", demo->trace);
+		r = -ENODATA;
+	}
 	return r;
 }
 
@@ -518,7 +536,9 @@ int main(int argc, char **argv)
 	kvb_workload_free(&demo.workload);
 	if (r == -EINTR)
 		fprintf(stderr, "kvbell-demo: interrupted\n");
-	else if (r < 0)
+	else if (r == -ECHILD)
+		fprintf(stderr, "kvbell-demo: the server did not start; see --server and --pool\n");
+	else if (r < 0 && r != -EIO) /* what failed with -EIO has said so */
 		fprintf(stderr, "kvbell-demo: failed: %s\n", kvb_strerror(r));
 	if (r < 0)
 		return EXIT_FAILURE;

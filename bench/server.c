@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,9 @@
 #include <unistd.h>
 
 #include "kvbell/protocol.h"
+#include "shm/util.h"
+
+#define POLL_MS 100
 
 /* ../server/kvbelld as seen from this program. */
 static int find_program(char *path, size_t size)
@@ -48,18 +52,27 @@ static void run_server(const char *program, const char *dir, const char *pool, i
 	_exit(127);
 }
 
+bool kvb_leave_wanted(void)
+{
+	sigset_t pending;
+
+	sigpending(&pending);
+	return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
+}
+
 static int wait_ready(struct kvb_own_server *server, int fd)
 {
+	struct pollfd ready = {.fd = fd, .events = POLLIN};
+	bool leave = false;
 	char line[8];
-	ssize_t n;
 
-	do {
-		n = read(fd, line, sizeof(line));
-	} while (n < 0 && errno == EINTR);
-	if (n > 0)
+	/* A server may wait for memory as long as its --start-wait. */
+	while (!leave && poll(&ready, 1, POLL_MS) <= 0)
+		leave = kvb_leave_wanted();
+	if (!leave && read(fd, line, sizeof(line)) > 0)
 		return 0;
 	(void)kvb_own_server_stop(server);
-	return -ECHILD;
+	return leave ? -EINTR : -ECHILD;
 }
 
 int kvb_own_server_start(struct kvb_own_server *server, const char *program, const char *pool)
@@ -73,29 +86,41 @@ int kvb_own_server_start(struct kvb_own_server *server, const char *program, con
 	snprintf(server->dir, sizeof(server->dir), "/tmp/kvbell-demo-XXXXXX");
 	if (!mkdtemp(server->dir))
 		return -errno;
-	if (pipe(pipe_fds) < 0)
-		return -errno;
+	if (pipe(pipe_fds) < 0) {
+		r = -errno;
+		rmdir(server->dir);
+		return r;
+	}
 	server->pid = fork();
 	if (server->pid == 0) {
 		close(pipe_fds[0]);
 		run_server(program ? program : path, server->dir, pool, pipe_fds[1]);
 	}
 	close(pipe_fds[1]);
-	r = server->pid < 0 ? -errno : wait_ready(server, pipe_fds[0]);
+	if (server->pid < 0) {
+		r = -errno;
+		rmdir(server->dir);
+	} else {
+		r = wait_ready(server, pipe_fds[0]);
+	}
 	close(pipe_fds[0]);
 	return r;
 }
 
 int kvb_own_server_stop(struct kvb_own_server *server)
 {
+	/* A server that was killed leaves its sockets, too. */
+	static const char *const files[] = {KVB_DOOR_SOCKET, KVB_CONTROL_SOCKET, KVB_LOCK_FILE};
 	char path[sizeof(server->dir) + 32];
 	int status = 0;
 
 	kill(server->pid, SIGTERM);
 	while (waitpid(server->pid, &status, 0) < 0 && errno == EINTR)
 		;
-	snprintf(path, sizeof(path), "%s/%s", server->dir, KVB_LOCK_FILE);
-	unlink(path);
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(files); i++) {
+		snprintf(path, sizeof(path), "%s/%s", server->dir, files[i]);
+		unlink(path);
+	}
 	rmdir(server->dir);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

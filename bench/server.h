@@ -5,6 +5,7 @@
 #ifndef KVB_BENCH_SERVER_H
 #define KVB_BENCH_SERVER_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 struct kvb_own_server {
@@ -12,8 +13,11 @@ struct kvb_own_server {
 	char dir[64];
 };
 
+/* True when SIGINT or SIGTERM, which the caller has blocked, is waiting for it. */
+bool kvb_leave_wanted(void);
+
 /* Starts `program` (NULL: the kvbelld of this build) with this --pool and waits for its door. It dies with
- * the caller. 0; -errno; -ECHILD it ended instead and has said why. */
+ * the caller. 0; -errno; -ECHILD it ended instead and has said why; -EINTR kvb_leave_wanted(). */
 int kvb_own_server_start(struct kvb_own_server *server, const char *program, const char *pool);
 /* Drains it and removes its directory. Its exit status; 128 + signal. */
 int kvb_own_server_stop(struct kvb_own_server *server);

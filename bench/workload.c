@@ -157,9 +157,11 @@ static unsigned popular(uint64_t *random, unsigned n)
 
 static void begin_talk(struct talk *talk, uint64_t *random, uint64_t *next_chunk)
 {
-	*talk = (struct talk){.prompt = popular(random, PROMPTS),
-		.turns_left = TURNS_MIN + (unsigned)(next_random(random) % TURNS_MORE),
-		.first_chunk = *next_chunk};
+	/* One after the other: C orders no initialisers, and a seed must mean the same everywhere. */
+	unsigned prompt = popular(random, PROMPTS);
+	unsigned turns = TURNS_MIN + (unsigned)(next_random(random) % TURNS_MORE);
+
+	*talk = (struct talk){.prompt = prompt, .turns_left = turns, .first_chunk = *next_chunk};
 	*next_chunk += (TURNS_MIN + TURNS_MORE) * (TURN_MIN + TURN_MORE);
 }
 

@@ -23,8 +23,8 @@ enum { OPT_DIR = 'd', OPT_TIMEOUT = 't', OPT_JSON = 'j', OPT_HEX = 'x' };
 static const struct kvb_command commands[] = {
 	{"put", "KEY [FILE]", "Store FILE (- or none: stdin) under KEY.", NULL, NULL, 1, 2, 1, true,
 		kvb_tool_put},
-	{"get", "KEY [FILE]", "Write the object to FILE (- or none: stdout).", NULL, NULL, 1, 2, 1,
-		true, kvb_tool_get},
+	{"get", "KEY [FILE]", "Write the object to FILE (- or none: stdout, but not with --json).",
+		NULL, NULL, 1, 2, 1, true, kvb_tool_get},
 	{"exists", "KEY...", "Say for each KEY whether it is there; 1 if one is not.", NULL, NULL,
 		1, SIZE_MAX, SIZE_MAX, true, kvb_tool_exists},
 	{"rm", "KEY...", "Remove objects; 1 if one was not there.", NULL, NULL, 1, SIZE_MAX,
@@ -197,6 +197,8 @@ static error_t parse_command_option(int key, char *arg, struct argp_state *state
 	struct kvb_tool *tool = state->input;
 	const struct kvb_command *command = tool->command;
 
+	if (key == ARGP_KEY_INIT)
+		state->child_inputs[0] = tool;
 	if (key == ARGP_KEY_ARGS) {
 		tool->args = state->argv + state->next;
 		tool->n_args = (size_t)(state->argc - state->next);
@@ -208,19 +210,15 @@ static error_t parse_command_option(int key, char *arg, struct argp_state *state
 		(tool->n_args < command->min_args || tool->n_args > command->max_args))
 		argp_error(state, "%s takes %s", command->name,
 			command->args_doc[0] ? command->args_doc : "no arguments");
-	if (command->parse) {
-		error_t r = command->parse(key, arg, state);
-		if (r != ARGP_ERR_UNKNOWN)
-			return r;
-	}
-	return parse_common(key, arg, state);
+	return command->parse ? command->parse(key, arg, state) : ARGP_ERR_UNKNOWN;
 }
 
 /* The options of one command are its own and the common ones. */
 static void parse_command(struct kvb_tool *tool)
 {
-	struct argp_child children[] = {
-		{&(struct argp){.options = options}, 0, "For every command:", 1}, {0}};
+	/* argp knows whose option it is by the group, so each group needs its own parser. */
+	struct argp common = {.options = options, .parser = parse_common};
+	struct argp_child children[] = {{&common, 0, "For every command:", 1}, {0}};
 	struct argp argp = {.options = tool->command->options,
 		.parser = parse_command_option,
 		.args_doc = tool->command->args_doc,

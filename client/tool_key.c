@@ -33,13 +33,13 @@ int kvb_key_parse(char *arg, bool hex, struct kvb_key *ret_key)
 	}
 	if (len % 2 != 0)
 		return -EINVAL;
-	for (size_t i = 0; i < len; i += 2) {
-		int high = hex_digit(arg[i]);
-		int low = hex_digit(arg[i + 1]);
-		if (high < 0 || low < 0)
+	/* All first: the caller shows what it cannot take, and not what is half decoded. */
+	for (size_t i = 0; i < len; i++)
+		if (hex_digit(arg[i]) < 0)
 			return -EINVAL;
-		arg[i / 2] = (char)(high << 4 | low);
-	}
+	for (size_t i = 0; i < len; i += 2)
+		arg[i / 2] =
+			(char)((unsigned)hex_digit(arg[i]) << 4 | (unsigned)hex_digit(arg[i + 1]));
 	*ret_key = (struct kvb_key){arg, len / 2};
 	return 0;
 }

@@ -115,8 +115,14 @@ int kvb_tool_get(struct kvb_tool *tool)
 	const struct kvb_key *key = &tool->keys[0];
 	void *data = NULL;
 	size_t len = 0;
-	int r = get_whole(tool->client, key, &data, &len);
+	int r;
 
+	if (tool->json && !file_name(tool, NULL)) {
+		kvb_tool_error(
+			tool, "--json needs a FILE: stdout cannot hold both payload and answer");
+		return argp_err_exit_status;
+	}
+	r = get_whole(tool->client, key, &data, &len);
 	kvb_progress_clear(&tool->progress);
 	if (r < 0)
 		return kvb_tool_key_failed(tool, key, r);

@@ -18,6 +18,7 @@
 
 #define WAIT_TIMEOUT_MS 60000
 #define WAIT_POLL_MS    50
+#define OPEN_TIMEOUT_MS 30000
 
 enum { OPT_COUNT = 'c', OPT_CONTROL = 256, OPT_WAIT, OPT_WAIT_TIMEOUT };
 
@@ -52,7 +53,8 @@ error_t kvb_ping_parse(int key, char *arg, struct argp_state *state)
 			argp_error(state, "--wait: \"%s\" is neither door nor full", arg);
 		return 0;
 	case OPT_WAIT_TIMEOUT:
-		if (kvb_parse_duration(arg, &tool->ping.wait_timeout_ms) < 0)
+		if (kvb_parse_duration(arg, &tool->ping.wait_timeout_ms) < 0 ||
+			tool->ping.wait_timeout_ms == 0)
 			argp_error(state, "--wait-timeout: \"%s\" is not a time such as 10s", arg);
 		return 0;
 	default:
@@ -60,14 +62,27 @@ error_t kvb_ping_parse(int key, char *arg, struct argp_state *state)
 	}
 }
 
+/* --timeout, cut to what is left of the wait: a server may listen and never answer. */
+static uint32_t open_timeout(const struct kvb_tool *tool, uint64_t deadline_ns)
+{
+	uint64_t timeout_ms = tool->timeout_ms ? tool->timeout_ms : OPEN_TIMEOUT_MS;
+	uint64_t now = kvb_now_ns();
+	uint64_t left_ms = deadline_ns > now ? (deadline_ns - now) / KVB_NS_PER_MS : 0;
+
+	/* 0 would mean the library's default. */
+	return (uint32_t)kvb_max_u64(kvb_min_u64(timeout_ms, left_ms), 1);
+}
+
 static int open_by(struct kvb_tool *tool, uint64_t deadline_ns)
 {
 	int r;
 
 	for (;;) {
-		r = kvb_tool_open(tool, tool->timeout_ms);
+		r = kvb_tool_open(tool, open_timeout(tool, deadline_ns));
 		/* Only these get better by waiting. */
-		if ((r != -ECONNREFUSED && r != -ESHUTDOWN) || kvb_now_ns() >= deadline_ns)
+		if (r != -ECONNREFUSED && r != -ESHUTDOWN && r != -ETIMEDOUT)
+			return r;
+		if (kvb_now_ns() + WAIT_POLL_MS * KVB_NS_PER_MS >= deadline_ns)
 			return r;
 		poll(NULL, 0, WAIT_POLL_MS);
 	}
@@ -125,7 +140,8 @@ int kvb_tool_ping(struct kvb_tool *tool)
 	uint64_t deadline_ns =
 		tool->ping.wait == KVB_WAIT_NONE ? 0 : kvb_now_ns() + wait_ms * KVB_NS_PER_MS;
 	struct times times = {0};
-	int r = open_by(tool, deadline_ns);
+	int r = tool->ping.wait == KVB_WAIT_NONE ? kvb_tool_open(tool, tool->timeout_ms)
+						 : open_by(tool, deadline_ns);
 
 	if (r < 0)
 		return kvb_tool_open_failed(tool, r);

@@ -3,7 +3,7 @@
  * test_bell.c - who is rung, how often, and what a bell answers. tests/model/test_bell_model.c has the
  * interleavings, test_ring.c the threads.
  *
- * One helper thread blocks in a ring on purpose; it asserts nothing.
+ * Helper threads block in a ring on purpose, or race for the sleeping word; they assert nothing.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,6 +22,7 @@
 #include "kvbell/protocol.h"
 #include "shm/atomic.h"
 #include "shm/bell.h"
+#include "shm/threads.h"
 
 #define FULL (UINT64_MAX - 1)
 
@@ -173,6 +174,76 @@ static void a_signal_frees_a_blocked_ringer(void **state)
 	close(ringer.fd);
 }
 
+/* ---------------------------------------------------------------------------- both sides at once */
+
+#define ROUNDS     400000u
+#define SPINS      1000u
+#define WORDS_LINE 32 /* 32-bit words */
+
+/* Words of different writers lie apart, as in a session's header. */
+struct race {
+	uint32_t tail[WORDS_LINE];
+	uint32_t sleeping[WORDS_LINE];
+	uint32_t round[2][WORDS_LINE]; /* atomic: how far each side is */
+	uint32_t wanted[WORDS_LINE];   /* by the producer, before it says that its round is over */
+	uint32_t seen, missed, rung;   /* by the consumer */
+};
+
+/* Waits for the other side to be as far, awake as long as that is soon. */
+static void meet(struct race *race, int side, uint32_t round)
+{
+	unsigned spins = 0;
+
+	kvb_store_release(&race->round[side][0], round);
+	while ((int32_t)(kvb_load_acquire(&race->round[!side][0]) - round) < 0)
+		if (++spins % SPINS == 0)
+			sched_yield();
+}
+
+static void *publish(void *arg)
+{
+	struct race *race = arg;
+
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		meet(race, 0, 2 * i + 1);
+		kvb_store_release(&race->tail[0], i + 1);
+		kvb_store_relaxed(&race->wanted[0], (uint32_t)kvb_bell_wanted(&race->sleeping[0]));
+		meet(race, 0, 2 * i + 2);
+	}
+	return NULL;
+}
+
+static void go_to_sleep(struct race *race)
+{
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		bool seen, wanted;
+		meet(race, 1, 2 * i + 1);
+		kvb_bell_arm(&race->sleeping[0]);
+		seen = kvb_load_acquire(&race->tail[0]) == i + 1;
+		meet(race, 1, 2 * i + 2);
+		wanted = kvb_load_relaxed(&race->wanted[0]);
+		race->missed += !seen && !wanted;
+		race->seen += seen;
+		race->rung += wanted;
+		kvb_bell_disarm(&race->sleeping[0]);
+	}
+}
+
+/* The store-buffer litmus test: each side stores its word and looks at the other's. Without either fence
+ * both may look too early. */
+static void one_of_the_two_always_notices(void **state)
+{
+	static struct race race;
+	pthread_t producer;
+
+	(void)state;
+	assert_int_equal(kvb_thread_start(&producer, "producer", publish, &race), 0);
+	go_to_sleep(&race);
+	pthread_join(producer, NULL);
+	assert_int_equal(race.missed, 0);
+	assert_true(race.seen + race.rung >= ROUNDS);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -185,6 +256,7 @@ int main(void)
 		cmocka_unit_test(a_full_bell_counts_as_rung),
 		cmocka_unit_test(a_closed_bell_says_so),
 		cmocka_unit_test(a_signal_frees_a_blocked_ringer),
+		cmocka_unit_test(one_of_the_two_always_notices),
 	};
 
 	return cmocka_run_group_tests_name("bell", tests, NULL, NULL) ? 1 : 0;

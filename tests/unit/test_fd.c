@@ -247,16 +247,26 @@ static void other_control_data_is_refused(void **state)
 
 static void a_peer_that_left_is_told_apart(void **state)
 {
-	struct sigaction before;
-	const struct sigaction standard = {.sa_handler = SIG_DFL};
-
 	(void)state;
 	kvb_fd_close(&pair[0]);
 	refuse(4, 0);
-	assert_int_equal(sigaction(SIGPIPE, &standard, &before), 0);
-	/* SIGPIPE would end the test here. */
 	assert_int_equal(kvb_record_send(pair[1], record, sizeof(record), NULL, 0), -EPIPE);
+}
+
+/* SEQPACKET has no SIGPIPE; a stream has, and it would end the test here. */
+static void no_signal_comes_from_sending(void **state)
+{
+	const struct sigaction standard = {.sa_handler = SIG_DFL};
+	struct sigaction before;
+	int stream[2];
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, stream), 0);
+	kvb_fd_close(&stream[1]);
+	assert_int_equal(sigaction(SIGPIPE, &standard, &before), 0);
+	assert_int_equal(kvb_record_send(stream[0], record, sizeof(record), NULL, 0), -EPIPE);
 	assert_int_equal(sigaction(SIGPIPE, &before, NULL), 0);
+	kvb_fd_close(&stream[0]);
 }
 
 static void sending_never_blocks(void **state)
@@ -309,6 +319,7 @@ int main(void)
 		TEST(a_long_record_is_refused_whole),
 		TEST(other_control_data_is_refused),
 		TEST(a_peer_that_left_is_told_apart),
+		TEST(no_signal_comes_from_sending),
 		TEST(sending_never_blocks),
 		TEST(closing_happens_once),
 	};

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -416,7 +417,98 @@ static void more_than_the_credit_is_refused(void **state)
 	rings_free(&rings);
 }
 
-/* ------------------------------------------------------------------------------------------ two threads */
+/* -------------------------------------------------------------------------- one queue, two threads */
+
+#define ONE_WAY_ITEMS 200000u
+
+/* One queue alone, so that nothing but its own two indices orders what the threads do. */
+struct one_way {
+	struct rings rings;
+	int consumer_error;
+};
+
+static void *push_all(void *arg)
+{
+	struct one_way *one_way = arg;
+
+	for (uint64_t i = 0; i < ONE_WAY_ITEMS; i++)
+		while (push(&one_way->rings, i) == -EAGAIN)
+			sched_yield();
+	return NULL;
+}
+
+static void pop_all(struct one_way *one_way)
+{
+	uint8_t key[KVB_KEY_MAX];
+	uint64_t n = 0;
+
+	while (n < ONE_WAY_ITEMS && one_way->consumer_error == 0) {
+		struct kvb_sqe expected = sqe_of(n), sqe;
+		int r = kvb_sq_pop(&one_way->rings.sq_server, &sqe, key);
+		if (r == 0)
+			sched_yield();
+		else if (r < 0 || memcmp(&sqe, &expected, sizeof(sqe)) != 0)
+			one_way->consumer_error = -EBADMSG;
+		else
+			n++;
+	}
+}
+
+static void *post_all(void *arg)
+{
+	struct one_way *one_way = arg;
+
+	for (uint64_t i = 0; i < ONE_WAY_ITEMS; i++) {
+		const struct kvb_cqe cqe = {.user_data = i, .value = ~i};
+		/* Without credit a full queue is nobody's fault. */
+		while (kvb_cq_room(&one_way->rings.cq_server) != 0)
+			sched_yield();
+		kvb_cq_post(&one_way->rings.cq_server, &cqe);
+	}
+	return NULL;
+}
+
+static void take_all(struct one_way *one_way)
+{
+	struct kvb_cqe cqe;
+	uint64_t n = 0;
+
+	while (n < ONE_WAY_ITEMS && one_way->consumer_error == 0) {
+		int r = kvb_cq_take(&one_way->rings.cq_client, &cqe);
+		if (r == 0)
+			sched_yield();
+		else if (r < 0 || cqe.user_data != n || cqe.value != ~n)
+			one_way->consumer_error = -EBADMSG;
+		else
+			n++;
+	}
+}
+
+static void one_way_with(
+	uint32_t entries, void *(*produce)(void *), void (*consume)(struct one_way *))
+{
+	static struct one_way one_way;
+	pthread_t producer;
+
+	one_way.consumer_error = 0;
+	rings_new(&one_way.rings, entries, UINT32_MAX - ONE_WAY_ITEMS / 2);
+	assert_int_equal(kvb_thread_start(&producer, "producer", produce, &one_way), 0);
+	consume(&one_way);
+	pthread_join(producer, NULL);
+	assert_int_equal(one_way.consumer_error, 0);
+	rings_free(&one_way.rings);
+}
+
+static void a_slot_is_never_written_while_it_is_read(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(capacities); i++) {
+		one_way_with(capacities[i], push_all, pop_all);
+		one_way_with(capacities[i], post_all, take_all);
+	}
+}
+
+/* ------------------------------------------------------------------------ two threads that sleep */
 
 #define STRESS_ENTRIES 8u
 #define STRESS_ITEMS   1000000u
@@ -569,6 +661,7 @@ int main(void)
 		cmocka_unit_test(hostile_indices_are_refused),
 		cmocka_unit_test(no_index_is_believed),
 		cmocka_unit_test(more_than_the_credit_is_refused),
+		cmocka_unit_test(a_slot_is_never_written_while_it_is_read),
 		cmocka_unit_test(two_threads_never_miss_each_other),
 	};
 
