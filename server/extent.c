@@ -481,13 +481,14 @@ struct tally {
 
 static bool check_region(const struct kvb_extents *extents, const struct tally *tally, uint32_t id)
 {
-	const struct block *blocks = extents->blocks;
-	const struct region *region = &extents->regions[tally->regions];
-	uint64_t end = region->offset + region->length;
+	const struct region *region;
 
-	return tally->regions < extents->regions_count && region->first == id &&
-		region->offset == blocks[id].offset &&
-		(tally->regions + 1 == extents->regions_count || end < region[1].offset);
+	if (tally->regions >= extents->regions_count)
+		return false;
+	region = &extents->regions[tally->regions];
+	return region->first == id && region->offset == extents->blocks[id].offset &&
+		(tally->regions + 1 == extents->regions_count ||
+			region->offset + region->length < region[1].offset);
 }
 
 static bool check_block(const struct kvb_extents *extents, struct tally *tally, uint32_t id)

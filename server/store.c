@@ -64,6 +64,7 @@ struct kvb_object {
 		unsigned char *far; /* longer keys */
 	} key;
 };
+_Static_assert(sizeof(struct kvb_object) == 256, "four cache lines");
 
 struct kvb_store {
 	struct kvb_store_config config;
@@ -171,9 +172,10 @@ static bool is_evictable(const struct kvb_object *object)
 
 static void mark_used(struct kvb_store *store, struct kvb_object *object)
 {
-	object->used_at = ++store->clock;
+	/* A held one is on no list and becomes the most recently used when it is let go. */
 	if (object->holders > 0)
 		return;
+	object->used_at = ++store->clock;
 	list_remove(store, object);
 	list_append(store, object);
 }
@@ -418,12 +420,12 @@ static int reserve_locked(struct kvb_store *store, uint64_t bytes, struct kvb_ob
 int kvb_store_reserve(struct kvb_store *store, const void *key, size_t key_len, uint64_t length,
 	struct kvb_object **ret_object)
 {
-	uint64_t hash = hash_of(store, key, key_len);
 	struct kvb_object *object = NULL;
 	unsigned char *far = NULL;
+	uint64_t hash;
 	int r;
 
-	if (key_len > KVB_KEY_MAX)
+	if (key_len == 0 || key_len > KVB_KEY_MAX)
 		return -EINVAL;
 	if (length > store->config.pool_bytes)
 		return -EFBIG;
@@ -432,6 +434,7 @@ int kvb_store_reserve(struct kvb_store *store, const void *key, size_t key_len, 
 		if (!far)
 			return -ENOMEM;
 	}
+	hash = hash_of(store, key, key_len);
 	pthread_mutex_lock(&store->lock);
 	r = reserve_locked(store, kvb_round_up(length, store->config.alignment), &object);
 	if (r == 0) {

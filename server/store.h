@@ -60,7 +60,8 @@ void kvb_store_stop_maintenance(struct kvb_store *store);
 /*
  * Reserves an extent for an object that nobody sees yet, evicting the least recently used objects
  * that nobody holds as far as needed. Length 0 takes a slot and no bytes.
- * 0; -EFBIG longer than the pool; -ENOSPC what is in the way is held or pending; -ENOMEM.
+ * 0; -EINVAL a key no key can be; -EFBIG longer than the pool; -ENOSPC what is in the way is held,
+ * pending or not added yet, and then nothing was evicted; -ENOMEM.
  */
 int kvb_store_reserve(struct kvb_store *store, const void *key, size_t key_len, uint64_t length,
 	struct kvb_object **ret_object);

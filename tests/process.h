@@ -51,7 +51,7 @@ pid_t process_fork(int (*fn)(void *arg), void *arg);
 struct process_server {
 	pid_t pid;
 	char dir[64];
-	char log[96]; /* file with its stderr */
+	char log[96];              /* file with its stderr */
 	const char *const *prefix; /* a program to run it under, with its arguments; NULL */
 };
 

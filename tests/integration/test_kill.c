@@ -209,7 +209,7 @@ struct record {
 static struct shared {
 	uint64_t killed_ns; /* atomic */
 	struct record records[CLIENTS];
-} *shared;
+} * shared;
 
 struct engine {
 	unsigned number;
@@ -227,7 +227,8 @@ static int one_call(struct engine *engine)
 		engine->number < 2 ? BIG : 64 * KVB_KIB);
 }
 
-static void record_death(struct engine *engine, struct record *record, uint64_t killed_ns, int result)
+static void record_death(
+	struct engine *engine, struct record *record, uint64_t killed_ns, int result)
 {
 	uint64_t start_ns;
 
@@ -295,11 +296,13 @@ static void a_killed_server_is_noticed_at_once_and_replaced(void **state)
 
 	(void)state;
 	if (memory_field("MemAvailable") < pool + 2 * KVB_GIB) {
-		print_message("skipped: 60 %% of this machine's memory and 2 GiB are not available\n");
+		print_message(
+			"skipped: 60 %% of this machine's memory and 2 GiB are not available\n");
 		skip();
 	}
 	snprintf(size, sizeof(size), "%llu", (unsigned long long)pool);
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	shared = mmap(
+		NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_true(shared != MAP_FAILED);
 	assert_int_equal(process_server_start(&server, args), 0);
 	populate_ms = wait_populated();
@@ -319,12 +322,14 @@ static void a_killed_server_is_noticed_at_once_and_replaced(void **state)
 	assert_int_equal(process_wait(first, 60000), 128 + SIGKILL);
 	for (unsigned i = 0; i < CLIENTS; i++) {
 		const struct record *record = &shared->records[i];
-		print_message("client %u: in flight %d after %.1f ms, next %d in %.3f ms, works again "
-			      "after %.0f ms (populating takes %llu ms)\n",
+		print_message(
+			"client %u: in flight %d after %.1f ms, next %d in %.3f ms, works again "
+			"after %.0f ms (populating takes %llu ms)\n",
 			i, record->flight_result, (double)record->flight_ns / 1e6,
 			record->next_result, (double)record->next_ns / 1e6,
 			(double)record->back_ns / 1e6, (unsigned long long)populate_ms);
-		assert_true(record->flight_result == -ECONNRESET || record->flight_result == -ENOTCONN);
+		assert_true(
+			record->flight_result == -ECONNRESET || record->flight_result == -ENOTCONN);
 		assert_true(record->flight_ns < KVB_NS_PER_S);
 		assert_true(record->next_result < 0);
 		assert_true(record->next_ns < KVB_NS_PER_S);
@@ -338,7 +343,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(a_killed_client_leaves_nothing, teardown),
-		cmocka_unit_test_teardown(a_killed_server_is_noticed_at_once_and_replaced, teardown),
+		cmocka_unit_test_teardown(
+			a_killed_server_is_noticed_at_once_and_replaced, teardown),
 	};
 
 	return cmocka_run_group_tests_name("kill", tests, NULL, NULL) ? 1 : 0;

@@ -192,8 +192,8 @@ static void bad_usage_names_the_option(void **state)
 	snprintf(server.log, sizeof(server.log), "%s.log", server.dir);
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(wrong); i++) {
 		struct process_options options = PROCESS_OPTIONS_INIT;
-		const char *const argv[] = {KVB_TEST_SERVER, "--dir", server.dir, "--staging=4MiB",
-			wrong[i][0], NULL};
+		const char *const argv[] = {
+			KVB_TEST_SERVER, "--dir", server.dir, "--staging=4MiB", wrong[i][0], NULL};
 		options.errors = server.log;
 		assert_int_equal(process_run(argv, &options), 2);
 		assert_true(process_log_has(&server, wrong[i][1]));
@@ -384,7 +384,8 @@ static void signals_at_any_time_end_in_order(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_server_leaves_its_lock_file_only, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_server_leaves_its_lock_file_only, setup, teardown),
 		cmocka_unit_test_setup_teardown(modes_open_up_for_others, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			a_second_server_refuses_and_the_first_goes_on, setup, teardown),

@@ -22,13 +22,13 @@
 #include "shm/util.h"
 #include "tests/process.h"
 
-#define SECONDS  60
-#define CLIENTS  4
-#define KEYS     128
-#define LEN_MIN  (64 * KVB_KIB)
-#define LEN_MAX  (32 * KVB_MIB)
+#define SECONDS 60
+#define CLIENTS 4
+#define KEYS    128
+#define LEN_MIN (64 * KVB_KIB)
+#define LEN_MAX (32 * KVB_MIB)
 /* KEYS objects of the mean length take 4 times this. */
-#define POOL     "208MiB"
+#define POOL "208MiB"
 
 static struct process_server server;
 
@@ -36,7 +36,7 @@ static struct shared {
 	uint64_t puts, gets, misses, full; /* atomic */
 	uint64_t wrong;                    /* atomic: objects with a wrong byte or length */
 	uint64_t missed_wakes;             /* atomic */
-} *shared;
+} * shared;
 
 static uint64_t next_random(uint64_t *seed)
 {
@@ -51,8 +51,9 @@ static size_t length_of(uint64_t version)
 	unsigned doublings = (unsigned)(random >> 32) % 9;
 	size_t base = LEN_MIN << doublings;
 
-	return base + (size_t)(random >> 8) % base / 2 > LEN_MAX ? LEN_MAX
-								: base + (size_t)(random >> 8) % base / 2;
+	return base + (size_t)(random >> 8) % base / 2 > LEN_MAX
+		? LEN_MAX
+		: base + (size_t)(random >> 8) % base / 2;
 }
 
 /* The first 8 bytes of an object say which version it is; the rest follows from it. */
@@ -167,7 +168,8 @@ static void a_minute_of_mixed_load(void **state)
 	pid_t pids[CLIENTS];
 
 	(void)state;
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	shared = mmap(
+		NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_true(shared != MAP_FAILED);
 	assert_int_equal(process_server_start(&server, args), 0);
 	fds_before = process_fds(server.pid);
@@ -188,8 +190,9 @@ static void a_minute_of_mixed_load(void **state)
 	assert_int_equal(kvb_open(&options, &watcher), 0);
 	assert_int_equal(kvb_stats(watcher, see_number, &numbers), 0);
 	kvb_close(watcher);
-	print_message("%llu puts, %llu gets, %llu misses, %llu without room, %llu evicted; private memory "
-		      "%llu KiB, then %llu KiB\n",
+	print_message(
+		"%llu puts, %llu gets, %llu misses, %llu without room, %llu evicted; private memory "
+		"%llu KiB, then %llu KiB\n",
 		(unsigned long long)shared->puts, (unsigned long long)shared->gets,
 		(unsigned long long)shared->misses, (unsigned long long)shared->full,
 		(unsigned long long)numbers.evicted, (unsigned long long)memory_early / 1024,

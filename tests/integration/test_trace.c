@@ -89,8 +89,8 @@ static int run_client_traced(void)
 	struct process_options options = PROCESS_OPTIONS_INIT;
 	char self[4096];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	const char *const argv[] = {"strace", "-f", "-xx", "-yy", "-s", "256", "-o", client_trace, self,
-		server.dir, NULL};
+	const char *const argv[] = {"strace", "-f", "-xx", "-yy", "-s", "256", "-o", client_trace,
+		self, server.dir, NULL};
 
 	if (n < 0)
 		return -errno;
@@ -151,8 +151,9 @@ static void see_line(const char *line, void *arg)
 
 	seen->lines++;
 	seen->with_pattern += strstr(line, seen->needle) != NULL;
-	if (strstr(line, "UNIX") && result && (strstr(line, "send") || strstr(line, "recv") ||
-		strstr(line, "read") || strstr(line, "write"))) {
+	if (strstr(line, "UNIX") && result &&
+		(strstr(line, "send") || strstr(line, "recv") || strstr(line, "read") ||
+			strstr(line, "write"))) {
 		long long bytes = strtoll(result + 1, NULL, 10);
 		seen->socket_bytes += bytes > 0 ? (uint64_t)bytes : 0;
 	}
@@ -172,8 +173,8 @@ static void payload_never_crosses_a_socket(void **state)
 	serve_traced(prefix);
 	for_lines(server_trace, see_line, &seen);
 	for_lines(client_trace, see_line, &seen);
-	print_message("%llu traced calls, %llu bytes over sockets\n", (unsigned long long)seen.lines,
-		(unsigned long long)seen.socket_bytes);
+	print_message("%llu traced calls, %llu bytes over sockets\n",
+		(unsigned long long)seen.lines, (unsigned long long)seen.socket_bytes);
 	assert_true(seen.lines > 500);
 	assert_int_equal(seen.with_pattern, 0);
 	/* HELLO and WELCOME at least, or the traces were not read right. */
@@ -257,8 +258,8 @@ static void see_ring(const char *line, void *arg)
 
 static void bells_are_rung_by_workers_and_once_by_control(void **state)
 {
-	const char *const prefix[] = {"strace", "-f", "-yy", "-e",
-		"trace=write,sendmsg,close", "-o", server_trace, NULL};
+	const char *const prefix[] = {
+		"strace", "-f", "-yy", "-e", "trace=write,sendmsg,close", "-o", server_trace, NULL};
 	struct rings rings = {.bell = -1};
 
 	(void)state;

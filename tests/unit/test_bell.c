@@ -178,6 +178,7 @@ static void a_signal_frees_a_blocked_ringer(void **state)
 
 #define ROUNDS     400000u
 #define SPINS      1000u
+#define SWEEP      64u
 #define WORDS_LINE 32 /* 32-bit words */
 
 /* Words of different writers lie apart, as in a session's header. */
@@ -200,12 +201,20 @@ static void meet(struct race *race, int side, uint32_t round)
 			sched_yield();
 }
 
+/* Sweeps over how far the two sides are apart when they look. */
+static void wait_a_little(uint32_t loops)
+{
+	for (uint32_t i = 0; i < loops; i++)
+		__asm__ volatile("");
+}
+
 static void *publish(void *arg)
 {
 	struct race *race = arg;
 
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		meet(race, 0, 2 * i + 1);
+		wait_a_little(i % SWEEP);
 		kvb_store_release(&race->tail[0], i + 1);
 		kvb_store_relaxed(&race->wanted[0], (uint32_t)kvb_bell_wanted(&race->sleeping[0]));
 		meet(race, 0, 2 * i + 2);
@@ -218,6 +227,7 @@ static void go_to_sleep(struct race *race)
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		bool seen, wanted;
 		meet(race, 1, 2 * i + 1);
+		wait_a_little(i / SWEEP % SWEEP);
 		kvb_bell_arm(&race->sleeping[0]);
 		seen = kvb_load_acquire(&race->tail[0]) == i + 1;
 		meet(race, 1, 2 * i + 2);
