@@ -19,6 +19,7 @@
 #include "client/attach.h"
 #include "client/client.h"
 #include "client/connection.h"
+#include "shm/pack.h"
 #include "shm/util.h"
 
 #define POLL_MS   200
@@ -321,17 +322,6 @@ static int request_page(const struct exchange *exchange, uint64_t cursor, struct
 	return r;
 }
 
-static const msgpack_object *map_find(const msgpack_object *map, const char *name)
-{
-	for (uint32_t i = 0; map->type == MSGPACK_OBJECT_MAP && i < map->via.map.size; i++) {
-		const msgpack_object_kv *kv = &map->via.map.ptr[i];
-		if (kv->key.type == MSGPACK_OBJECT_STR && kv->key.via.str.size == strlen(name) &&
-			memcmp(kv->key.via.str.ptr, name, strlen(name)) == 0)
-			return &kv->val;
-	}
-	return NULL;
-}
-
 static int pass_entry(const msgpack_object *pair, kvb_entry_fn *fn, void *user)
 {
 	const msgpack_object *parts = pair->via.array.ptr;
@@ -349,8 +339,8 @@ static int pass_entry(const msgpack_object *pair, kvb_entry_fn *fn, void *user)
 
 static int pass_page(const msgpack_object *page, kvb_entry_fn *fn, void *user, uint64_t *ret_cursor)
 {
-	const msgpack_object *cursor = map_find(page, "cursor");
-	const msgpack_object *entries = map_find(page, "entries");
+	const msgpack_object *cursor = kvb_pack_find(page, "cursor");
+	const msgpack_object *entries = kvb_pack_find(page, "entries");
 
 	if (!cursor || cursor->type != MSGPACK_OBJECT_POSITIVE_INTEGER || !entries ||
 		entries->type != MSGPACK_OBJECT_ARRAY)

@@ -13,6 +13,7 @@
 #include "server/server.h"
 #include "server/stats.h"
 #include "shm/atomic.h"
+#include "shm/pack.h"
 #include "shm/util.h"
 
 /* Room for what stands around the entries of one page. */
@@ -20,24 +21,11 @@
 #define LIST_LIMIT_MAX 65536u
 #define ENTRY_OVERHEAD 24u
 
-static const msgpack_object *map_find(const msgpack_object *map, const char *name)
-{
-	if (map->type != MSGPACK_OBJECT_MAP)
-		return NULL;
-	for (uint32_t i = 0; i < map->via.map.size; i++) {
-		const msgpack_object_kv *kv = &map->via.map.ptr[i];
-		if (kv->key.type == MSGPACK_OBJECT_STR && kv->key.via.str.size == strlen(name) &&
-			memcmp(kv->key.via.str.ptr, name, strlen(name)) == 0)
-			return &kv->val;
-	}
-	return NULL;
-}
-
 /* A number, or `fallback` when the map has none of this name. 0; -EINVAL it is no such number. */
 static int map_number(
 	const msgpack_object *map, const char *name, uint64_t fallback, uint64_t *ret_number)
 {
-	const msgpack_object *value = map_find(map, name);
+	const msgpack_object *value = kvb_pack_find(map, name);
 
 	if (value && value->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
 		return -EINVAL;
@@ -64,7 +52,7 @@ static int handle_attach(struct kvb_call *call)
 	struct kvb_session *session = kvb_session_find(&call->server->sessions, call->session_id);
 
 	if (!session || session->phase != KVB_PHASE_ACTIVE ||
-		!token_equal(session, map_find(call->body, "token"))) {
+		!token_equal(session, kvb_pack_find(call->body, "token"))) {
 		call->error_text = "no active session has this id and token";
 		return -EACCES;
 	}
@@ -138,7 +126,7 @@ static int handle_list(struct kvb_call *call)
 
 static int handle_delete(struct kvb_call *call)
 {
-	const msgpack_object *key = map_find(call->body, "key");
+	const msgpack_object *key = kvb_pack_find(call->body, "key");
 	int r;
 
 	if (!key || key->type != MSGPACK_OBJECT_BIN || key->via.bin.size == 0 ||

@@ -24,6 +24,11 @@
 #include "shm/parse.h"
 #include "shm/util.h"
 
+/* Door, pidfd, segment, kick and bell of each session; sockets, epoll sets, memfds and ZMQ's own, the
+ * connections without HELLO and one control connection per session. */
+#define FILES_PER_SESSION 6u
+#define FILES_BASE        192u
+
 enum exit_status {
 	EXIT_USAGE = 2,
 	EXIT_STUCK = 3,
@@ -282,17 +287,24 @@ static int choose_dir(struct arguments *arguments)
 	return r;
 }
 
-/* Each session takes a few descriptors, and libzmq aborts the process when it meets the limit. */
-static void raise_file_limit(const struct kvb_log *log)
+/* libzmq aborts the process when it meets the limit of open files, so it must be out of reach. */
+static int raise_file_limit(const struct kvb_server_config *config)
 {
+	uint64_t need = FILES_BASE + (uint64_t)config->sessions_max * FILES_PER_SESSION;
 	struct rlimit limit;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		return;
+		return -errno;
+	if (limit.rlim_max < need) {
+		kvb_log(&config->log, KVB_LOG_ERR,
+			"%u sessions may need %llu open files and the limit is %llu; raise it (ulimit "
+			"-Hn), or give a smaller --max-sessions",
+			config->sessions_max, (unsigned long long)need,
+			(unsigned long long)limit.rlim_max);
+		return -EMFILE;
+	}
 	limit.rlim_cur = limit.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-		kvb_log(log, KVB_LOG_WARN, "cannot raise the limit of open files: %s",
-			strerror(errno));
+	return setrlimit(RLIMIT_NOFILE, &limit) < 0 ? -errno : 0;
 }
 
 static void protect_memory(void)
@@ -395,7 +407,8 @@ int main(int argc, char **argv)
 	if (choose_dir(&arguments) < 0)
 		return EXIT_FAILURE;
 	protect_memory();
-	raise_file_limit(&config->log);
+	if (raise_file_limit(config) < 0)
+		return EXIT_FAILURE;
 	r = open_signals(&signal_fd);
 	if (r < 0) {
 		kvb_log(&config->log, KVB_LOG_ERR, "cannot read signals: %s", strerror(-r));

@@ -20,6 +20,7 @@
 #include "shm/atomic.h"
 #include "shm/bell.h"
 #include "shm/fd.h"
+#include "shm/pack.h"
 #include "shm/util.h"
 
 #define DEADLINE_MS 20000
@@ -234,20 +235,16 @@ static int find_stat(const void *data, size_t size, const char *name, uint64_t *
 {
 	msgpack_unpacked unpacked;
 	size_t offset = 0;
-	int r = -ENOENT;
+	const msgpack_object *value = NULL;
+	int r = -EBADMSG;
 
 	msgpack_unpacked_init(&unpacked);
-	if (msgpack_unpack_next(&unpacked, data, size, &offset) != MSGPACK_UNPACK_SUCCESS ||
-		unpacked.data.type != MSGPACK_OBJECT_MAP)
-		r = -EBADMSG;
-	for (uint32_t i = 0; r == -ENOENT && i < unpacked.data.via.map.size; i++) {
-		const msgpack_object_kv *kv = &unpacked.data.via.map.ptr[i];
-		if (kv->key.via.str.size != strlen(name) ||
-			memcmp(kv->key.via.str.ptr, name, strlen(name)) != 0)
-			continue;
-		*ret_value = kv->val.via.u64;
-		r = 0;
+	if (msgpack_unpack_next(&unpacked, data, size, &offset) == MSGPACK_UNPACK_SUCCESS) {
+		value = kvb_pack_find(&unpacked.data, name);
+		r = value ? 0 : -ENOENT;
 	}
+	if (value)
+		*ret_value = value->via.u64;
 	msgpack_unpacked_destroy(&unpacked);
 	return r;
 }

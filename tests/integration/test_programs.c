@@ -210,6 +210,21 @@ static void a_pool_beyond_the_host_is_a_clear_error(void **state)
 	assert_true(process_log_has(&server, "does not fit this host"));
 }
 
+static void too_few_open_files_are_a_clear_error(void **state)
+{
+	struct process_options options = PROCESS_OPTIONS_INIT;
+	const char *const argv[] = {"sh", "-c", "ulimit -n 512; exec \"$0\" \"$@\"",
+		KVB_TEST_SERVER, "--dir", server.dir, "--pool", "1MiB", NULL};
+
+	(void)state;
+	snprintf(server.log, sizeof(server.log), "%s.log", server.dir);
+	options.errors = server.log;
+	assert_int_equal(process_run(argv, &options), 1);
+	assert_true(process_log_has(
+		&server, "256 sessions may need 1728 open files and the limit is 512"));
+	assert_int_equal(process_count_entries(server.dir), 0);
+}
+
 /* ------------------------------------------------------------------------------------------- leaving */
 
 #define BIG (192 * KVB_MIB)
@@ -397,6 +412,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(bad_usage_names_the_option, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			a_pool_beyond_the_host_is_a_clear_error, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			too_few_open_files_are_a_clear_error, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			a_drain_lets_a_big_put_finish_and_leaves_in_order, setup, teardown),
 		cmocka_unit_test_setup_teardown(
