@@ -419,7 +419,7 @@ static void more_than_the_credit_is_refused(void **state)
 
 /* -------------------------------------------------------------------------- one queue, two threads */
 
-#define ONE_WAY_ITEMS 200000u
+#define ONE_WAY_ITEMS 20000u
 
 /* One queue alone, so that nothing but its own two indices orders what the threads do. */
 struct one_way {
