@@ -466,7 +466,10 @@ uint64_t kvb_extents_largest(const struct kvb_extents *extents)
 		return 0;
 	top = 63u - (uint32_t)__builtin_clzll(extents->tops);
 	sub = 31u - (uint32_t)__builtin_clz(extents->subs[top]);
-	for (id = extents->heads[top * SUBS + sub]; id != NONE; id = extents->blocks[id].next)
+	id = extents->heads[top * SUBS + sub];
+	if (top < 2) /* they are all equal, and there may be very many */
+		return extents->blocks[id].length;
+	for (; id != NONE; id = extents->blocks[id].next)
 		largest = kvb_max_u64(largest, extents->blocks[id].length);
 	return largest;
 }

@@ -624,7 +624,7 @@ static void *maintenance_main(void *arg)
 			continue;
 		}
 		store->behind = evict_ahead(store);
-		/* Those that wait for the lock go in between two batches. */
+		/* Between two batches others may have the lock. */
 		pthread_mutex_unlock(&store->lock);
 		pthread_mutex_lock(&store->lock);
 	}

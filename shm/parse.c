@@ -45,7 +45,7 @@ static int parse_with_unit(const char *text, const struct kvb_unit *units, size_
 	double value;
 
 	/* strtod alone would also take signs, blanks, "inf", "nan" and hexadecimal. */
-	if (!isdigit((unsigned char)text[0]) || strpbrk(text, "xXpP") != NULL)
+	if (!isdigit((unsigned char)text[0]) || strpbrk(text, "xXpPeE") != NULL)
 		return -EINVAL;
 	errno = 0;
 	value = strtod(text, &end);

@@ -53,7 +53,8 @@ static void sizes_have_binary_units(void **state)
 static void rubbish_is_no_size(void **state)
 {
 	static const char *const cases[] = {"", " ", " 1", "1 ", "-1", "+1", "KiB", "1KB", "1Mi",
-		"1 MiB", "1MiBs", "1,5G", ".5G", "0x10", "1p3", "inf", "nan", "1.2.3", "1P", "1ms"};
+		"1 MiB", "1MiBs", "1,5G", ".5G", "0x10", "1p3", "inf", "nan", "1.2.3", "1P", "1ms",
+		"1e3"};
 
 	(void)state;
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(cases); i++) {
@@ -103,7 +104,7 @@ static void durations_are_milliseconds(void **state)
 static void rubbish_is_no_duration(void **state)
 {
 	static const char *const cases[] = {
-		"", "s", "-1s", "1h", "1 s", "1sec", "0x1s", "infinity"};
+		"", "s", "-1s", "1h", "1 s", "1sec", "0x1s", "infinity", "1e2ms"};
 	uint32_t ms = UNTOUCHED;
 
 	(void)state;

@@ -825,7 +825,7 @@ static void open_marked(struct room *room, uint32_t low, uint32_t high)
 static void put_numbers(const struct room *room, unsigned from, unsigned to)
 {
 	for (unsigned i = from; i < to; i++) {
-		char key[16];
+		char key[24];
 		(void)snprintf(key, sizeof(key), "object %u", i);
 		assert_int_equal(put(room, key, UNIT, i), 0);
 	}
@@ -905,7 +905,7 @@ static void maintenance_spares_the_held(void **state)
 	open_marked(&room, 50, 80);
 	put_numbers(&room, 0, 70);
 	for (unsigned i = 0; i < 70; i++) {
-		char key[16];
+		char key[24];
 		(void)snprintf(key, sizeof(key), "object %u", i);
 		held[i] = hold(&room, key);
 	}
@@ -1418,7 +1418,7 @@ static void run_model(uint64_t seed, uint32_t units, uint32_t slots, uint32_t lo
 	model->longest = longest;
 	model->uniform = longest == 1;
 	model_open(model);
-	for (unsigned i = 0; i < 4000; i++)
+	for (unsigned i = 0; i < 3000; i++)
 		step(model);
 	demand(model, model->stats.evicted > 50, "hardly ever evicted, which proves little");
 	demand(model, model->stats.replaced > 20, "hardly ever replaced, which proves little");
