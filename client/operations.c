@@ -456,8 +456,8 @@ int kvb_stats(struct kvb_client *client, kvb_stat_fn *fn, void *user)
 	int r = fetch_stats(client, STATS_BYTES, &data, &size, &needed);
 
 	/* A later server may know more than this library. */
-	if (r == -EMSGSIZE && needed <= UINT32_MAX)
-		r = fetch_stats(client, (uint32_t)needed, &data, &size, &needed);
+	if (r == -EMSGSIZE && needed < UINT32_MAX - STATS_BYTES)
+		r = fetch_stats(client, (uint32_t)needed + STATS_BYTES, &data, &size, &needed);
 	if (r < 0)
 		return r;
 	r = pass_stats(data, size, fn, user);

@@ -92,7 +92,8 @@ static void pack_text(msgpack_packer *packer, const char *name, const char *text
 static void pack_number(msgpack_packer *packer, const char *name, uint64_t value)
 {
 	msgpack_pack_str_with_body(packer, name, strlen(name));
-	msgpack_pack_uint64(packer, value);
+	/* Of one width, so that a reader who was told the length does not find it grown. */
+	msgpack_pack_fix_uint64(packer, value);
 }
 
 static void pack_fields(

@@ -833,7 +833,7 @@ static void put_numbers(const struct room *room, unsigned from, unsigned to)
 
 static bool has_number(const struct room *room, unsigned number)
 {
-	char key[16];
+	char key[24];
 	uint64_t length;
 
 	(void)snprintf(key, sizeof(key), "object %u", number);
