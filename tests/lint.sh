@@ -28,7 +28,7 @@ for file in $(git ls-files --cached --others --exclude-standard '*.c'); do
   sed -n '2,4p' "$file" | grep -q '^ \* [a-z_]*\.c - \|^/\*$' || fail "$file does not open with what it is"
   head -n 1 "$file" | grep -q SPDX-License-Identifier || fail "$file has no SPDX line"
 done
-for file in tests/unit/*.c tests/model/*.c tests/integration/*.c; do
+for file in tests/*/test_*.c; do
   grep -q '#include <cmocka.h>' "$file" || fail "$file does not use cmocka"
 done
 
