@@ -134,6 +134,7 @@ static void watch_door(struct kvb_client *client, struct kvb_conn *conn)
 static void detach(struct kvb_client *client)
 {
 	struct kvb_conn *conn;
+	eventfd_t wakes;
 
 	pthread_mutex_lock(&client->lock);
 	conn = client->conn;
@@ -143,6 +144,8 @@ static void detach(struct kvb_client *client)
 		return;
 	kvb_conn_fail(conn, -ECONNRESET);
 	kvb_conn_unref(conn);
+	/* Its last wake is not meant for the next attachment; `closing` is looked at again after this. */
+	(void)eventfd_read(client->wake_fd, &wakes);
 }
 
 /* Up to twice as long as asked, so that clients of one server do not knock in step. */

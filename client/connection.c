@@ -155,6 +155,18 @@ int kvb_conn_check(struct kvb_conn *conn)
 
 /* ---------------------------------------------------------------------------------- requests and slots */
 
+/* Tells those that wait for room, or for a slot, to look again. The sleeper would learn of it only at its
+ * next completion otherwise, and there may be none to come. */
+static void tell_of_room(struct kvb_conn *conn)
+{
+	if (conn->waiting)
+		pthread_cond_broadcast(&conn->changed);
+	if (!conn->sleeper_wants_room)
+		return;
+	conn->sleeper_wants_room = false;
+	(void)eventfd_write(conn->wake_fd, 1);
+}
+
 int kvb_conn_take_locked(struct kvb_conn *conn, uint32_t length, uint32_t *ret_index)
 {
 	uint32_t index = conn->free_request;
@@ -165,6 +177,8 @@ int kvb_conn_take_locked(struct kvb_conn *conn, uint32_t length, uint32_t *ret_i
 
 	if (r < 0)
 		return r;
+	if (length > conn->staging.bytes)
+		return -EMSGSIZE;
 	if (index == conn->attached.welcome.cq_entries)
 		return -EAGAIN;
 	if (length > 0) {
@@ -191,8 +205,7 @@ void kvb_conn_finish_locked(struct kvb_conn *conn, uint32_t index)
 	request->in_flight = request->orphan = false;
 	request->next_free = conn->free_request;
 	conn->free_request = index;
-	if (conn->waiting)
-		pthread_cond_broadcast(&conn->changed);
+	tell_of_room(conn);
 }
 
 void kvb_conn_orphan_locked(struct kvb_conn *conn, uint32_t index)
@@ -257,8 +270,8 @@ void kvb_conn_slot_give_locked(struct kvb_conn *conn, uint32_t transfer, bool ab
 	slot->state = aborted ? KVB_SLOT_ABORT : KVB_SLOT_FREE;
 	if (aborted)
 		send_aborts(conn);
-	else if (conn->waiting)
-		pthread_cond_broadcast(&conn->changed);
+	else
+		tell_of_room(conn);
 }
 
 /* --------------------------------------------------------------------------------------- completions */
@@ -275,6 +288,8 @@ static void complete(struct kvb_conn *conn, const struct kvb_cqe *cqe)
 	if (!request->in_flight || request->done || request->generation != cqe->user_data >> 32)
 		return;
 	request->cqe = *cqe;
+	if (cqe->result > 0)
+		request->cqe.result = -EPROTO;
 	request->done = true;
 	if (!request->orphan)
 		return;
@@ -310,8 +325,9 @@ int kvb_conn_reap_locked(struct kvb_conn *conn)
 	return r;
 }
 
-/* True when the bell rang or somebody wrote wake_fd. */
-static bool poll_bell(struct kvb_conn *conn, uint64_t deadline_ns)
+/* 1 the bell rang or somebody wrote wake_fd; 0 neither, for the whole time between two looks; negative it
+ * ended early, which proves nothing. */
+static int poll_bell(struct kvb_conn *conn, uint64_t deadline_ns)
 {
 	struct pollfd fds[] = {
 		{.fd = conn->attached.bell_fd, .events = POLLIN},
@@ -319,37 +335,52 @@ static bool poll_bell(struct kvb_conn *conn, uint64_t deadline_ns)
 	};
 	uint64_t now_ns = kvb_now_ns();
 	uint64_t left_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / KVB_NS_PER_MS + 1 : 0;
+	int n = poll(fds, KVB_ARRAY_SIZE(fds), (int)kvb_min_u64(left_ms, RECHECK_MS));
+	eventfd_t wakes;
 
-	return poll(fds, KVB_ARRAY_SIZE(fds), (int)kvb_min_u64(left_ms, RECHECK_MS)) > 0;
+	if (n > 0 && fds[0].revents)
+		(void)kvb_bell_clear(conn->attached.bell_fd);
+	/* A connection that failed says so in `failed`, which was set before the write. */
+	if (n > 0 && fds[1].revents)
+		(void)eventfd_read(conn->wake_fd, &wakes);
+	return n == 0 && left_ms < RECHECK_MS ? -1 : n;
 }
 
-/* Sleeps on the bell without the lock. */
+static int poll_bell_unlocked(struct kvb_conn *conn, uint64_t deadline_ns)
+{
+	int r;
+
+	pthread_mutex_unlock(&conn->lock);
+	r = poll_bell(conn, deadline_ns);
+	pthread_mutex_lock(&conn->lock);
+	return r;
+}
+
+/* Sleeps on the bell; the lock is released meanwhile. */
 static void sleep_on_bell(struct kvb_conn *conn, uint64_t deadline_ns)
 {
-	bool rung = poll_bell(conn, deadline_ns);
+	int r = poll_bell_unlocked(conn, deadline_ns);
+	uint32_t head = conn->cq.head;
 
-	/* A completion without a ring may have its ring under way: only one that stays without is a
-	 * wake that got lost. */
-	if (!rung && !kvb_cq_empty(&conn->cq) &&
-		!poll_bell(conn, kvb_now_ns() + RECHECK_MS * KVB_NS_PER_MS))
+	/* A completion without a ring may have its ring under way: only the one that is still there, and
+	 * still has none, at the next look is a wake that got lost. */
+	if (r == 0 && !kvb_cq_empty(&conn->cq) && poll_bell_unlocked(conn, deadline_ns) == 0 &&
+		head == conn->cq.head)
 		kvb_count(&conn->client->missed_wakes, 1);
-	(void)kvb_bell_clear(conn->attached.bell_fd);
 }
 
 /* One turn as the thread that sleeps on the bell. */
-static void take_sleep_turn(struct kvb_conn *conn, uint64_t deadline_ns)
+static void take_sleep_turn(struct kvb_conn *conn, uint64_t deadline_ns, bool wants_room)
 {
 	conn->sleeping = true;
+	conn->sleeper_wants_room = wants_room;
 	kvb_bell_arm(&conn->header->cq_sleeping);
 	/* The look again, after the fence. */
 	if (kvb_cq_empty(&conn->cq) &&
-		kvb_load_acquire(&conn->header->state) != KVB_SESSION_REVOKED) {
-		pthread_mutex_unlock(&conn->lock);
+		kvb_load_acquire(&conn->header->state) != KVB_SESSION_REVOKED)
 		sleep_on_bell(conn, deadline_ns);
-		pthread_mutex_lock(&conn->lock);
-	}
 	kvb_bell_disarm(&conn->header->cq_sleeping);
-	conn->sleeping = false;
+	conn->sleeping = conn->sleeper_wants_room = false;
 	if (!server_lives(conn))
 		(void)fail_locked(conn, -ECONNRESET);
 	/* Somebody else may have to sleep on the bell now. */
@@ -357,16 +388,13 @@ static void take_sleep_turn(struct kvb_conn *conn, uint64_t deadline_ns)
 		pthread_cond_broadcast(&conn->changed);
 }
 
-int kvb_conn_wait_locked(struct kvb_conn *conn, uint64_t deadline_ns)
+/* One sleep. 0 something may have changed; -ETIMEDOUT; the connection's error. */
+static int wait_once(struct kvb_conn *conn, uint64_t deadline_ns, bool wants_room)
 {
-	int r = kvb_conn_reap_locked(conn);
-
-	if (r < 0)
-		return r;
 	if (kvb_now_ns() >= deadline_ns)
 		return -ETIMEDOUT;
 	if (!conn->sleeping) {
-		take_sleep_turn(conn, deadline_ns);
+		take_sleep_turn(conn, deadline_ns, wants_room);
 	} else {
 		conn->waiting++;
 		(void)kvb_cond_wait_until(&conn->changed, &conn->lock, deadline_ns);
@@ -375,12 +403,23 @@ int kvb_conn_wait_locked(struct kvb_conn *conn, uint64_t deadline_ns)
 	return kvb_conn_reap_locked(conn);
 }
 
+int kvb_conn_wait_room_locked(struct kvb_conn *conn, uint64_t deadline_ns)
+{
+	uint32_t head = conn->cq.head;
+	int r = kvb_conn_reap_locked(conn);
+
+	/* What was taken just now may have been an orphan's room. */
+	if (r < 0 || head != conn->cq.head)
+		return r;
+	return wait_once(conn, deadline_ns, true);
+}
+
 int kvb_conn_wait_done_locked(struct kvb_conn *conn, uint32_t index, uint64_t deadline_ns)
 {
 	int r = kvb_conn_reap_locked(conn);
 
 	while (!conn->requests[index].done && r == 0)
-		r = kvb_conn_wait_locked(conn, deadline_ns);
+		r = wait_once(conn, deadline_ns, false);
 	/* What is done counts, whatever happened since. */
 	return conn->requests[index].done ? 0 : r;
 }

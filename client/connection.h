@@ -60,6 +60,7 @@ struct kvb_conn {
 		changed;  /* a completion, room, death, or nobody sleeps on the bell any more */
 	uint32_t waiting; /* threads that wait for `changed` */
 	bool sleeping;    /* a thread sleeps on the bell, and wakes the others */
+	bool sleeper_wants_room; /* no bell tells it of room: whoever gives some writes wake_fd */
 	struct kvb_sq_producer sq;
 	struct kvb_cq_consumer cq;
 	struct kvb_staging staging;
@@ -82,8 +83,9 @@ void kvb_conn_fail(struct kvb_conn *conn, int error);
 int kvb_conn_check(struct kvb_conn *conn);
 
 /*
- * Takes credit, and staging for `length` bytes (0: none). 0; -EAGAIN not now; the connection's error.
- * The request is the caller's until kvb_conn_finish_locked() or kvb_conn_orphan_locked().
+ * Takes credit, and staging for `length` bytes (0: none). 0; -EAGAIN not now; -EMSGSIZE more than all
+ * staging; the connection's error. The request is the caller's until kvb_conn_finish_locked() or
+ * kvb_conn_orphan_locked().
  */
 int kvb_conn_take_locked(struct kvb_conn *conn, uint32_t length, uint32_t *ret_index);
 /* Gives back a request that was not submitted, or is done. */
@@ -99,9 +101,9 @@ int kvb_conn_slot_take_locked(struct kvb_conn *conn, uint32_t *ret_transfer);
 /* `aborted`: the server may still hold the transfer open and is told to end it. */
 void kvb_conn_slot_give_locked(struct kvb_conn *conn, uint32_t transfer, bool aborted);
 
-/* Waits until something may have changed for the better: reaps completions, sleeps if there are none.
+/* Waits until room or a slot may have been given back: reaps completions, sleeps if there are none.
  * 0; -ETIMEDOUT; the connection's error. */
-int kvb_conn_wait_locked(struct kvb_conn *conn, uint64_t deadline_ns);
+int kvb_conn_wait_room_locked(struct kvb_conn *conn, uint64_t deadline_ns);
 /* Waits for one request. 0 it is done; -ETIMEDOUT; the connection's error. */
 int kvb_conn_wait_done_locked(struct kvb_conn *conn, uint32_t index, uint64_t deadline_ns);
 /* Takes what has completed. 0; the connection's error. */

@@ -15,6 +15,7 @@
 #include "client/client.h"
 #include "client/connection.h"
 #include "kvbell/kvbell.h"
+#include "shm/copy.h"
 #include "shm/util.h"
 
 #define WINDOW      8
@@ -56,7 +57,7 @@ static int take_request(struct call *call, uint32_t length, uint32_t *ret_index)
 	int r;
 
 	while ((r = kvb_conn_take_locked(call->conn, length, ret_index)) == -EAGAIN) {
-		r = kvb_conn_wait_locked(call->conn, call->deadline_ns);
+		r = kvb_conn_wait_room_locked(call->conn, call->deadline_ns);
 		if (r < 0)
 			return r;
 	}
@@ -159,12 +160,14 @@ static bool may_send(const struct stream *stream)
 	return !stream->opened || (stream->length_known && stream->sent < stream->total);
 }
 
-static void unlocked_copy(struct kvb_conn *conn, void *to, const void *from, size_t n)
+/* `total`: of a payload that goes into cold memory; 0: `to` is in cache and stays there. */
+static void unlocked_copy(
+	struct kvb_conn *conn, void *to, const void *from, size_t n, uint64_t total)
 {
 	if (n == 0)
 		return;
 	pthread_mutex_unlock(&conn->lock);
-	memcpy(to, from, n);
+	kvb_copy_cold(to, from, n, total);
 	pthread_mutex_lock(&conn->lock);
 }
 
@@ -189,7 +192,7 @@ static int send_fragment(struct stream *stream)
 	}
 	if (stream->op == KVB_OP_PUT)
 		unlocked_copy(conn, conn->staging_base + conn->requests[index].staging,
-			stream->from + stream->sent, length);
+			stream->from + stream->sent, length, 0);
 	kvb_conn_submit_locked(conn, index, &sqe, stream->key);
 	stream->flights[(stream->first + stream->n_flights++) % WINDOW] =
 		(struct flight){.index = index, .length = length, .offset = stream->sent};
@@ -199,13 +202,17 @@ static int send_fragment(struct stream *stream)
 }
 
 /* A get's first completion tells the length; what came with it may be all. */
-static void learn_length(struct stream *stream, const struct kvb_cqe *cqe)
+static int learn_length(struct stream *stream, const struct kvb_cqe *cqe)
 {
 	if (stream->length_known)
-		return;
+		return 0;
+	/* Until now `total` is the capacity of the caller's buffer. */
+	if (cqe->value > stream->total)
+		return -EPROTO;
 	stream->length_known = true;
 	stream->total = cqe->value;
 	stream->sent = cqe->length;
+	return 0;
 }
 
 static void report_progress(struct stream *stream)
@@ -227,13 +234,14 @@ static int take_fragment(struct stream *stream, const struct flight *flight)
 	uint32_t n = flight->length;
 
 	if (stream->op == KVB_OP_GET) {
-		learn_length(stream, &request->cqe);
+		if (learn_length(stream, &request->cqe) < 0)
+			return -EPROTO;
 		n = request->cqe.length;
 		if (n > flight->length || !kvb_range_fits(flight->offset, n, stream->total) ||
 			(n < flight->length && flight->offset + n != stream->total))
 			return -EPROTO;
 		unlocked_copy(conn, stream->to + flight->offset,
-			conn->staging_base + request->staging, n);
+			conn->staging_base + request->staging, n, stream->total);
 	}
 	stream->done += n;
 	report_progress(stream);
@@ -276,7 +284,7 @@ static int run_stream(struct stream *stream)
 		if (stream->n_flights > 0)
 			r = land_oldest(stream);
 		else if (may_send(stream))
-			r = kvb_conn_wait_locked(stream->call.conn, stream->call.deadline_ns);
+			r = kvb_conn_wait_room_locked(stream->call.conn, stream->call.deadline_ns);
 		else
 			return 0;
 	}
@@ -300,7 +308,7 @@ static int take_slot(struct stream *stream)
 	if (stream->total <= conn->attached.welcome.fragment_bytes)
 		return 0;
 	while ((r = kvb_conn_slot_take_locked(conn, &stream->transfer)) == -EAGAIN) {
-		r = kvb_conn_wait_locked(conn, stream->call.deadline_ns);
+		r = kvb_conn_wait_room_locked(conn, stream->call.deadline_ns);
 		if (r < 0)
 			return r;
 	}

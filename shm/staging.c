@@ -39,7 +39,8 @@ int kvb_staging_take(
 
 	if (staging->first == staging->next) {
 		/* Nothing is out: begin at offset 0, so that any block up to the whole area fits. */
-		staging->end = kvb_round_up(staging->end, staging->bytes);
+		if (offset > 0)
+			staging->end += staging->bytes - offset;
 		staging->start = staging->end;
 		offset = padding = 0;
 	}

@@ -315,6 +315,21 @@ static void threads_share_a_client(void **state)
 	assert_int_equal(kvb_load_relaxed(&embedded.server->counters.missed_wakes), 0);
 }
 
+static int start_odd(void **state)
+{
+	struct kvb_server_config config;
+
+	(void)state;
+	embedded_config(&config);
+	config.pool_bytes = 64 * KVB_MIB;
+	config.fragment_bytes = 4096;
+	config.staging_bytes = 12288;
+	if (embedded_start(&embedded, &config) < 0)
+		return -1;
+	client = open_client(0);
+	return client ? 0 : -1;
+}
+
 /* ---------------------------------------------------------------------------------- deadlines and ends */
 
 static uint32_t gate; /* atomic: 1 a worker that copies waits; 0 it goes on */
@@ -507,6 +522,8 @@ int main(void)
 		cmocka_unit_test(errors_have_texts),
 		cmocka_unit_test_setup_teardown(stats_list_and_pings, start, stop),
 		cmocka_unit_test_setup_teardown(threads_share_a_client, start, stop),
+		/* Three fragments of staging, which is no power of two. */
+		cmocka_unit_test_setup_teardown(threads_share_a_client, start_odd, stop),
 		cmocka_unit_test_setup_teardown(
 			a_deadline_leaves_nothing_behind, start_gated, stop_gated),
 		cmocka_unit_test_setup_teardown(
