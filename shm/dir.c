@@ -10,8 +10,8 @@
 
 int kvb_runtime_dir(char *ret_dir, size_t size)
 {
-	const char *own = getenv("KVBELL_DIR");
-	const char *user = getenv("XDG_RUNTIME_DIR");
+	const char *own = secure_getenv("KVBELL_DIR");
+	const char *user = secure_getenv("XDG_RUNTIME_DIR");
 	int n;
 
 	if (own && own[0])

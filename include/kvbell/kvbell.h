@@ -56,7 +56,7 @@ struct kvb_options {
 	size_t size;         /**< sizeof(struct kvb_options), for growth of this struct */
 	const char *dir;     /**< runtime directory; NULL: kvb_default_dir() */
 	const char *name;    /**< shown in the server's log and stats; at most 31 bytes are used */
-	uint32_t timeout_ms; /**< deadline of every call; 0: 30,000 */
+	uint32_t timeout_ms; /**< deadline of every call, and of every page of kvb_list(); 0: 30,000 */
 	kvb_log_fn *log;     /**< NULL: silent */
 	void *log_user;      /**< passed to log */
 	kvb_progress_fn *progress; /**< NULL: none */
