@@ -53,12 +53,13 @@ typedef void kvb_progress_fn(void *user, uint64_t done_bytes, uint64_t total_byt
 
 /** All members may be zero; initialise with KVB_OPTIONS_INIT. */
 struct kvb_options {
-	size_t size;         /**< sizeof(struct kvb_options), for growth of this struct */
-	const char *dir;     /**< runtime directory; NULL: kvb_default_dir() */
-	const char *name;    /**< shown in the server's log and stats; at most 31 bytes are used */
-	uint32_t timeout_ms; /**< deadline of every call, and of every page of kvb_list(); 0: 30,000 */
-	kvb_log_fn *log;     /**< NULL: silent */
-	void *log_user;      /**< passed to log */
+	size_t size;      /**< sizeof(struct kvb_options), for growth of this struct */
+	const char *dir;  /**< runtime directory; NULL: kvb_default_dir() */
+	const char *name; /**< shown in the server's log and stats; at most 31 bytes are used */
+	uint32_t
+		timeout_ms; /**< deadline of every call, and of every page of kvb_list(); 0: 30,000 */
+	kvb_log_fn *log;    /**< NULL: silent */
+	void *log_user;     /**< passed to log */
 	kvb_progress_fn *progress; /**< NULL: none */
 	void *progress_user;       /**< passed to progress */
 };
