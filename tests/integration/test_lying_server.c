@@ -100,7 +100,7 @@ static void fake_serve(struct fake *fake, int door)
 		struct kvb_cqe cqe = {.user_data = sqe.user_data,
 			.result = kvb_load_acquire(&fake->result),
 			.value = kvb_load_acquire(&fake->value),
-			.length = kvb_min_u64(sqe.length, fake->length)};
+			.length = kvb_min_u64(sqe.length, kvb_load_acquire(&fake->length))};
 		kvb_cq_post(&cq, &cqe);
 		if (kvb_bell_wanted(&header->cq_sleeping))
 			kvb_bell_ring(bell);
