@@ -340,22 +340,6 @@ static void pending_drop(struct kvb_door *door, struct kvb_door_pending *pending
 	kvb_fd_close(&pending->fd);
 }
 
-/* A free place; when all are taken, the one that has been silent for longest gives way. */
-static struct kvb_door_pending *pending_place(struct kvb_door *door)
-{
-	struct kvb_door_pending *oldest = &door->pending[0];
-
-	for (unsigned i = 0; i < KVB_DOOR_PENDING; i++) {
-		struct kvb_door_pending *pending = &door->pending[i];
-		if (pending->fd < 0)
-			return pending;
-		if (pending->deadline_ns < oldest->deadline_ns)
-			oldest = pending;
-	}
-	pending_drop(door, oldest);
-	return oldest;
-}
-
 static void pending_readable(struct kvb_door *door, struct kvb_door_pending *pending)
 {
 	struct kvb_hello hello;
@@ -382,6 +366,30 @@ static void pending_readable(struct kvb_door *door, struct kvb_door_pending *pen
 	}
 	kvb_count(&door->server->counters.sessions_refused, 1);
 	close(fd);
+}
+
+/* What it said in time counts, however late this thread comes to it. */
+static void pending_drop_if_silent(struct kvb_door *door, struct kvb_door_pending *pending)
+{
+	pending_readable(door, pending);
+	if (pending->fd >= 0)
+		pending_drop(door, pending);
+}
+
+/* A free place; when all are taken, the one that has been silent for longest gives way. */
+static struct kvb_door_pending *pending_place(struct kvb_door *door)
+{
+	struct kvb_door_pending *oldest = &door->pending[0];
+
+	for (unsigned i = 0; i < KVB_DOOR_PENDING; i++) {
+		struct kvb_door_pending *pending = &door->pending[i];
+		if (pending->fd < 0)
+			return pending;
+		if (pending->deadline_ns < oldest->deadline_ns)
+			oldest = pending;
+	}
+	pending_drop_if_silent(door, oldest);
+	return oldest;
 }
 
 static void stop_listening(struct kvb_door *door)
@@ -492,7 +500,7 @@ uint64_t kvb_door_turn(struct kvb_door *door)
 	for (unsigned i = 0; i < KVB_DOOR_PENDING; i++) {
 		struct kvb_door_pending *pending = &door->pending[i];
 		if (pending->fd >= 0 && pending->deadline_ns <= now_ns)
-			pending_drop(door, pending);
+			pending_drop_if_silent(door, pending);
 		if (pending->fd >= 0)
 			next_ns = kvb_min_u64(next_ns, pending->deadline_ns);
 	}

@@ -148,7 +148,10 @@ static void ring_finally(struct kvb_session *session)
 	/* Pairs with the client's acquire loads: reason and all completions are there. */
 	kvb_store_release(&session->header->state, (uint32_t)KVB_SESSION_REVOKED);
 	kvb_log(&session->server->log, KVB_LOG_DEBUG, "step: ring session %u", session->slot);
+	/* The watchdog dozes while nobody is busy, and this bell may block as well as any. */
+	kvb_watchdog_busy(&session->server->watchdog, &session->server->control_ringer);
 	kvb_session_ring_always(session, &session->server->control_ringer);
+	kvb_watchdog_idle(&session->server->control_ringer);
 }
 
 static void say_goodbye(struct kvb_session *session)
@@ -379,6 +382,13 @@ static void count_sessions(struct kvb_server *server, uint64_t *ret_wake_ns)
 	kvb_store_relaxed(&server->gauges.session_bytes, gauges.session_bytes);
 }
 
+static uint64_t gauges_of_living(const struct kvb_server *server)
+{
+	const struct kvb_gauges *gauges = &server->gauges;
+
+	return gauges->sessions_active + gauges->sessions_ending + gauges->sessions_quarantined;
+}
+
 uint64_t kvb_drain_turn(struct kvb_server *server)
 {
 	uint64_t now_ns = kvb_now_ns();
@@ -395,7 +405,7 @@ uint64_t kvb_drain_turn(struct kvb_server *server)
 	}
 	count_sessions(server, &wake_ns);
 	/* An empty server sleeps without a tick. */
-	if (server->gauges.sessions_active + server->gauges.sessions_ending > 0)
+	if (gauges_of_living(server) > 0)
 		wake_ns = kvb_min_u64(wake_ns, server->drain.tick_ns);
 	if (server->drain.stage == KVB_DRAIN_WAITING)
 		wake_ns = kvb_min_u64(wake_ns, server->drain.deadline_ns);

@@ -462,6 +462,9 @@ static bool serve_requests(struct kvb_worker *worker, struct kvb_session *sessio
 		request.moved = 0;
 		complete(worker, &request, execute_op(&request));
 		moved += request.moved;
+		/* A client whose bell blocks must not block this worker once per request. */
+		if (kvb_load_relaxed(&session->failure) != KVB_REASON_NONE)
+			break;
 	}
 	session->backlog -= (uint32_t)kvb_min_u64(n, session->backlog);
 	kvb_store_relaxed(&session->sq_head_seen, session->sq.head);

@@ -19,6 +19,7 @@
 #include "server/life.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <stddef.h>
 #include <string.h>
@@ -61,8 +62,10 @@ static int map_pages(struct kvb_life *life, int lock_fd)
 
 	if (r < 0)
 		return r;
-	if (ftruncate(lock_fd, KVB_LIFE_BYTES) < 0)
-		return -errno;
+	/* With its block, so that a full file system is an error here and no SIGBUS later. */
+	r = -posix_fallocate(lock_fd, 0, KVB_LIFE_BYTES);
+	if (r < 0)
+		return r;
 	r = map_at(life->area + 3 * KVB_LIFE_BYTES, lock_fd);
 	if (r < 0)
 		return r;

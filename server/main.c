@@ -416,6 +416,10 @@ int main(int argc, char **argv)
 	}
 	config->cancel_fd = signal_fd;
 	r = kvb_server_start(config, &server);
+	if (r == -EINTR) {
+		kvb_log(&config->log, KVB_LOG_INFO, "stopped before it was ready");
+		return EXIT_SUCCESS;
+	}
 	if (r < 0)
 		return r == -EINVAL ? EXIT_USAGE : EXIT_FAILURE;
 	say_ready(&arguments);

@@ -37,23 +37,22 @@ bool kvb_server_is_draining(struct kvb_server *server)
 	return kvb_load_acquire(&server->draining);
 }
 
-static void set_result(struct kvb_server *server, int *where, int result)
+void kvb_server_set_start_result(struct kvb_server *server, int result)
 {
 	pthread_mutex_lock(&server->state_lock);
-	*where = result;
+	server->start_result = result;
 	pthread_cond_broadcast(&server->state_changed);
 	pthread_mutex_unlock(&server->state_lock);
 }
 
-void kvb_server_set_start_result(struct kvb_server *server, int result)
-{
-	set_result(server, &server->start_result, result);
-}
-
 void kvb_server_set_stop_result(struct kvb_server *server, int result)
 {
-	set_result(server, &server->stop_result, result);
+	pthread_mutex_lock(&server->state_lock);
+	server->stop_result = result;
+	/* Under the lock, so that a waiter who takes the result takes this along. */
 	(void)eventfd_write(server->stop_fd, 1);
+	pthread_cond_broadcast(&server->state_changed);
+	pthread_mutex_unlock(&server->state_lock);
 }
 
 static int make_store(struct kvb_server *server)
@@ -164,7 +163,9 @@ int kvb_server_start(const struct kvb_server_config *config, struct kvb_server *
 			server->numa.why);
 	r = start_parts(server);
 	if (r < 0) {
-		kvb_log(&server->log, KVB_LOG_ERR, "the server does not start: %s", strerror(-r));
+		if (r != -EINTR)
+			kvb_log(&server->log, KVB_LOG_ERR, "the server does not start: %s",
+				strerror(-r));
 		kvb_server_free(server);
 		return r;
 	}

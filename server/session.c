@@ -89,12 +89,10 @@ uint32_t kvb_session_refs(struct kvb_session *session)
 
 void kvb_session_put(struct kvb_session *session)
 {
-	/* The server outlives all sessions' references; the session may change hands at once. */
-	struct kvb_server *server = session->server;
-	bool closed = kvb_load_acquire(&session->closed);
-
-	if ((uint32_t)kvb_fetch_sub(&session->life, 1) == 1 && closed)
-		kvb_server_notify(server);
+	/* After the subtraction, which orders this load behind whoever set `closed` and gave its reference
+	 * back before. The slot may be another session's by now; a notice too many does no harm. */
+	if ((uint32_t)kvb_fetch_sub(&session->life, 1) == 1 && kvb_load_acquire(&session->closed))
+		kvb_server_notify(session->server);
 }
 
 void kvb_session_fail(struct kvb_session *session, enum kvb_reason reason, const char *format, ...)
@@ -123,7 +121,8 @@ static struct kvb_session *find_free(struct kvb_sessions *sessions)
 static void reset(struct kvb_session *session)
 {
 	session->run = KVB_RUN_IDLE;
-	session->orders = session->closed = session->failure = session->open_transfers = 0;
+	session->orders = session->failure = session->open_transfers = 0;
+	kvb_store_relaxed(&session->closed, 0u);
 	session->oldest_progress_ns = 0;
 	session->sq_head_seen = 0;
 	memset(session->transfers, 0, sizeof(session->transfers));

@@ -278,7 +278,8 @@ uint64_t kvb_group_grace_turn(struct kvb_group *group, uint64_t now_ns)
 	}
 	if (now_ns < group->turn_ns)
 		return group->turn_ns;
-	raise_wake(group, !group->raised);
+	/* A grace period that has just begun raises it, or keeps it raised. */
+	raise_wake(group, group->turn_ns == 0 || !group->raised);
 	if (group->raised) {
 		group->turn_ns = now_ns + GRACE_RAISED_NS;
 	} else {
