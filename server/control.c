@@ -238,21 +238,20 @@ static void take_message(struct kvb_server *server, struct message *message)
 	answer(server, message);
 }
 
-bool kvb_control_serve(struct kvb_server *server)
+void kvb_control_serve(struct kvb_server *server)
 {
 	struct message message;
 
 	for (int i = 0; i < BATCH; i++) {
 		int r = receive(server, &message);
 		if (r == 0)
-			return false;
+			return;
 		if (r > 0)
 			take_message(server, &message);
 		message_free(&message);
 		if (r < 0)
-			return false;
+			return;
 	}
-	return true;
 }
 
 /* --------------------------------------------------------------------------------- open and close */
