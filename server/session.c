@@ -256,6 +256,7 @@ const char *kvb_reason_name(enum kvb_reason reason)
 		[KVB_REASON_ABI] = "the protocol versions differ",
 		[KVB_REASON_NO_MEMORY] = "the server lacks memory or descriptors",
 		[KVB_REASON_BELL_BLOCKED] = "the client made its bell block the server",
+		[KVB_REASON_NOT_READING] = "the client does not read its control replies",
 	};
 
 	return (unsigned)reason < KVB_REASON_MAX ? names[reason] : "unknown";

@@ -77,6 +77,7 @@ enum kvb_reason {
 	KVB_REASON_ABI = 7,          /**< magic or ABI version differ */
 	KVB_REASON_NO_MEMORY = 8,    /**< the server cannot make the segment or a descriptor */
 	KVB_REASON_BELL_BLOCKED = 9, /**< ringing the client's bell blocked the server */
+	KVB_REASON_NOT_READING = 10, /**< the client does not read its control replies */
 	KVB_REASON_MAX
 };
 
@@ -281,11 +282,32 @@ enum kvb_msg_type {
 	KVB_MSG_STATS = 3,  /**< answered with a map of name to number or text */
 	KVB_MSG_LIST = 4,   /**< body {"cursor": uint, "limit": uint} */
 	KVB_MSG_DELETE = 5, /**< body {"key": bin} */
+	KVB_MSG_SUBMIT = 6, /**< the portable carrier: an array of requests; {"accepted": count} */
 	KVB_MSG_USER = 1024
 };
 
 /** Largest body of a control message in bytes, either way. */
 #define KVB_MSG_BODY_MAX (256u * 1024u)
+/** Largest frame: a longer body than KVB_MSG_BODY_MAX is answered with -EMSGSIZE, a longer frame than
+ *  this cuts the connection. */
+#define KVB_MSG_FRAME_MAX (1024u * 1024u)
+
+/**
+ * One request of KVB_MSG_SUBMIT is a MessagePack array: the members of struct kvb_sqe that a request has, in
+ * this order, and the key's bytes in place of its length. The body is an array of such arrays.
+ */
+enum kvb_submit_field {
+	KVB_SUBMIT_OP = 0,
+	KVB_SUBMIT_FLAGS = 1,
+	KVB_SUBMIT_TRANSFER = 2,
+	KVB_SUBMIT_USER_DATA = 3,
+	KVB_SUBMIT_OFFSET = 4,
+	KVB_SUBMIT_TOTAL = 5,
+	KVB_SUBMIT_STAGING = 6,
+	KVB_SUBMIT_LENGTH = 7,
+	KVB_SUBMIT_KEY = 8, /**< bin; empty where the request has no key */
+	KVB_SUBMIT_FIELDS = 9
+};
 
 /**
  * First frame of every control message, 64 bytes; the second frame is the MessagePack body. A reply
