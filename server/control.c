@@ -3,8 +3,7 @@
  * control.c - the thread "kvb-control" and the ROUTER it alone may touch.
  *
  * The thread sleeps in zmq_poll over the ROUTER, the door's epoll set and the output eventfd by which
- * other threads call it; then it serves each, and lets drain.c move sessions along. A ROUTER may drop
- * or block silently, so every send is MANDATORY and DONTWAIT and each failure is counted. libzmq cannot be
+ * other threads call it; then it serves each, and lets drain.c move sessions along. libzmq cannot be
  * defended against a hostile peer, hence the socket's mode 0600 and the look at each message's uid.
  *
  * It must never block outside zmq_poll, never show a routing id, and never act on a message before
@@ -23,15 +22,18 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "server/call.h"
 #include "server/drain.h"
-#include "server/handler.h"
 #include "server/server.h"
 #include "shm/atomic.h"
 #include "shm/fd.h"
 #include "shm/util.h"
 
 #define BATCH            64
-#define HWM              1000
+#define SEND_HWM         128
+#define RECEIVE_HWM      256
+#define SLOW_NS          (100 * KVB_NS_PER_MS)
+#define LINGER_MS        200
 #define HANDSHAKE_MS     1000
 #define POLL_TIMEOUT_MAX 3600000
 
@@ -40,11 +42,9 @@ enum { FRAME_PEER, FRAME_HEADER, FRAME_BODY, FRAMES };
 struct message {
 	zmq_msg_t frames[FRAMES];
 	unsigned n_frames; /* may exceed FRAMES; the rest was dropped */
-	struct kvb_peer peer;
-	struct kvb_msg_header header;
 };
 
-static void *router_of(struct kvb_server *server)
+void *kvb_control_router(struct kvb_server *server)
 {
 	assert(pthread_equal(server->control.owner, pthread_self()));
 	return server->control.router;
@@ -55,7 +55,7 @@ static void *router_of(struct kvb_server *server)
 /* Receives all frames of one message, keeps the first few. 1; 0 none is there; -errno. */
 static int receive(struct kvb_server *server, struct message *message)
 {
-	void *router = router_of(server);
+	void *router = kvb_control_router(server);
 	int more = 1;
 
 	message->n_frames = 0;
@@ -98,134 +98,128 @@ static bool sender_is_own(struct message *message)
 
 /* -------------------------------------------------------------------------------------- answering */
 
-/* The only way out of the ROUTER. Never blocks; what cannot be delivered is counted. */
-static void send_reply(struct kvb_server *server, const struct kvb_peer *peer,
-	const struct kvb_msg_header *header, const msgpack_sbuffer *body)
+/* Unpacks the body. 0; -EMSGSIZE; -EPROTO. */
+static int unpack_body(struct kvb_call *call, msgpack_unpacked *unpacked)
 {
-	void *router = router_of(server);
-	int flags = ZMQ_DONTWAIT | ZMQ_SNDMORE;
+	size_t offset = 0;
 
-	/* EAGAIN: the peer does not read; EHOSTUNREACH: it is gone. Both are decided at the first
-	 * frame. */
-	if (zmq_send(router, peer->routing_id, peer->len, flags) < 0 ||
-		zmq_send(router, header, sizeof(*header), flags) < 0 ||
-		zmq_send(router, body->data, body->size, ZMQ_DONTWAIT) < 0)
-		kvb_count(&server->counters.control_dropped, 1);
-	else
-		kvb_count(&server->counters.control_replies, 1);
+	if (call->body_size > KVB_MSG_BODY_MAX)
+		return kvb_call_fail(call, -EMSGSIZE,
+			"the body has %zu bytes, and at most %u may be", call->body_size,
+			KVB_MSG_BODY_MAX);
+	if (msgpack_unpack_next(unpacked, call->body, call->body_size, &offset) !=
+			MSGPACK_UNPACK_SUCCESS ||
+		offset != call->body_size)
+		return kvb_call_fail(call, -EPROTO, "the body is not one MessagePack object");
+	call->object = &unpacked->data;
+	return 0;
 }
 
-static void pack_error(msgpack_packer *packer, int status, const char *text)
+static int check_frames(struct kvb_call *call, struct message *message)
 {
-	if (!text)
-		text = strerrordesc_np(-status);
-	msgpack_pack_map(packer, 1);
-	msgpack_pack_str_with_body(packer, "error", 5);
-	msgpack_pack_str_with_body(packer, text, strlen(text));
+	if (message->n_frames != FRAMES ||
+		zmq_msg_size(&message->frames[FRAME_HEADER]) != sizeof(call->header))
+		return kvb_call_fail(
+			call, -EPROTO, "a message is one header of 64 bytes and one body");
+	memcpy(&call->header, zmq_msg_data(&message->frames[FRAME_HEADER]), sizeof(call->header));
+	if (call->header.magic != KVB_MAGIC || call->header.abi != KVB_ABI_VERSION)
+		return kvb_call_fail(call, -EPROTONOSUPPORT,
+			"the header has another magic number or ABI version");
+	call->body = zmq_msg_data(&message->frames[FRAME_BODY]);
+	call->body_size = zmq_msg_size(&message->frames[FRAME_BODY]);
+	return 0;
 }
 
-/* Unpacks the body and calls the handler. */
-static int call_handler(
-	struct kvb_call *call, const struct kvb_handler *handler, const void *data, size_t size)
+/* True while the session's client may be served. */
+static bool is_served(const struct kvb_session *session)
+{
+	return session->phase == KVB_PHASE_ACTIVE ||
+		(session->reason == KVB_REASON_SERVER_DRAIN && session->header);
+}
+
+/* Finds handler and session. 0; -errno. */
+static int route(struct kvb_call *call)
+{
+	struct kvb_server *server = call->server;
+	struct kvb_session *session;
+
+	/* A DEALER delivers what it queued for a dead server to the next one. */
+	if (memcmp(call->header.boot_id, server->boot_id, KVB_ID_BYTES) != 0)
+		return kvb_call_fail(
+			call, -ESTALE, "the message is meant for an earlier server; attach again");
+	call->handler = kvb_handlers_find(&server->handlers, call->header.type);
+	if (!call->handler)
+		return kvb_call_fail(
+			call, -EOPNOTSUPP, "there is no handler for this message type");
+	session = kvb_session_find(&server->sessions, call->header.session);
+	if (session && is_served(session) && kvb_peer_equal(&session->control_peer, &call->peer))
+		call->session = session;
+	if (!call->session && !call->handler->unattached)
+		return kvb_call_fail(
+			call, -EACCES, "this connection has not attached to the session");
+	if (!call->handler->in_drain && kvb_server_is_draining(server))
+		return kvb_call_fail(call, -ESHUTDOWN, "the server is shutting down");
+	return 0;
+}
+
+/* Runs a handler in this thread, or the checks that come before it. */
+static void run_sync(struct kvb_call *call)
+{
+	uint64_t begin_ns = kvb_now_ns(), took_ns;
+
+	kvb_call_run(call);
+	took_ns = kvb_now_ns() - begin_ns;
+	if (took_ns >= SLOW_NS)
+		kvb_log(&call->server->log, KVB_LOG_WARN,
+			"the handler of message type %u held the control thread for %llu ms",
+			call->header.type, (unsigned long long)(took_ns / KVB_NS_PER_MS));
+}
+
+/* 0 answered, or to be answered later; -errno. */
+static int dispatch(struct kvb_call *call, struct message *message)
 {
 	msgpack_unpacked unpacked;
-	size_t offset = 0;
-	int r;
+	int r = check_frames(call, message);
 
+	if (r == 0)
+		r = route(call);
+	if (r < 0)
+		return r;
 	msgpack_unpacked_init(&unpacked);
-	if (msgpack_unpack_next(&unpacked, data, size, &offset) == MSGPACK_UNPACK_SUCCESS &&
-		offset == size) {
-		call->body = &unpacked.data;
-		r = handler->fn(call);
-	} else {
-		call->error_text = "the body is not one MessagePack object";
-		r = -EPROTO;
+	r = unpack_body(call, &unpacked);
+	if (r == 0 && call->handler->pool) {
+		r = kvb_inflight_begin(call, &message->frames[FRAME_BODY]);
+		call->answered = r == 0;
+		if (r == -EAGAIN)
+			(void)kvb_call_fail(call, r, "all threads are busy and the queue is full");
+	} else if (r == 0) {
+		run_sync(call);
+		kvb_reply(call->server, call->session, &call->peer, &call->header, call->status,
+			&call->reply);
+		call->answered = true;
 	}
 	msgpack_unpacked_destroy(&unpacked);
 	return r;
 }
 
-static int check_frames(struct message *message, const char **ret_text)
-{
-	if (message->n_frames != FRAMES ||
-		zmq_msg_size(&message->frames[FRAME_HEADER]) != sizeof(message->header)) {
-		*ret_text = "a message is one header of 64 bytes and one body";
-		return -EPROTO;
-	}
-	memcpy(&message->header, zmq_msg_data(&message->frames[FRAME_HEADER]),
-		sizeof(message->header));
-	if (message->header.magic != KVB_MAGIC || message->header.abi != KVB_ABI_VERSION) {
-		*ret_text = "the header has another magic number or ABI version";
-		return -EPROTONOSUPPORT;
-	}
-	return 0;
-}
-
-static bool peer_equal(const struct kvb_peer *a, const struct kvb_peer *b)
-{
-	return a->len == b->len && memcmp(a->routing_id, b->routing_id, a->len) == 0;
-}
-
-static int dispatch(struct kvb_call *call, struct message *message)
-{
-	const struct kvb_handler *handler = kvb_handler_find(message->header.type);
-	zmq_msg_t *body = &message->frames[FRAME_BODY];
-	struct kvb_session *session;
-
-	/* A DEALER delivers what it queued for a dead server to the next one. */
-	if (memcmp(message->header.boot_id, call->server->boot_id, KVB_ID_BYTES) != 0) {
-		call->error_text = "the message is meant for an earlier server; attach again";
-		return -ESTALE;
-	}
-	if (!handler) {
-		call->error_text = "there is no handler for this message type";
-		return -EOPNOTSUPP;
-	}
-	session = kvb_session_find(&call->server->sessions, message->header.session);
-	if (session && !peer_equal(&session->control_peer, call->peer))
-		session = NULL;
-	if (!session && !handler->unattached) {
-		call->error_text = "this connection has not attached to the session";
-		return -EACCES;
-	}
-	call->session = session;
-	return call_handler(call, handler, zmq_msg_data(body), zmq_msg_size(body));
-}
-
 /* Exactly one reply for each message of our own uid, whatever is wrong with it. */
-static void answer(struct kvb_server *server, struct message *message)
+static void answer(struct kvb_call *call, struct message *message)
 {
-	msgpack_sbuffer body;
-	msgpack_packer packer;
-	struct kvb_call call = {.server = server, .peer = &message->peer, .reply = &packer};
-	struct kvb_msg_header header;
 	int r;
 
-	memset(&message->header, 0, sizeof(message->header));
-	msgpack_sbuffer_init(&body);
-	msgpack_packer_init(&packer, &body, msgpack_sbuffer_write);
-	r = check_frames(message, &call.error_text);
-	call.session_id = message->header.session;
-	if (r == 0)
-		r = dispatch(&call, message);
+	kvb_call_init_answer(call);
+	r = dispatch(call, message);
 	if (r < 0) {
-		msgpack_sbuffer_clear(&body);
-		pack_error(&packer, r, call.error_text);
+		kvb_call_set_error(call, r, call->text);
+		kvb_reply(call->server, call->session, &call->peer, &call->header, r, &call->reply);
 	}
-	header = (struct kvb_msg_header){.magic = KVB_MAGIC,
-		.abi = KVB_ABI_VERSION,
-		.type = message->header.type,
-		.request = message->header.request,
-		.session = message->header.session,
-		.status = r};
-	memcpy(header.boot_id, server->boot_id, KVB_ID_BYTES);
-	send_reply(server, &message->peer, &header, &body);
-	msgpack_sbuffer_destroy(&body);
+	kvb_call_free_answer(call);
 }
 
 static void take_message(struct kvb_server *server, struct message *message)
 {
 	zmq_msg_t *peer = &message->frames[FRAME_PEER];
+	struct kvb_call call = {.server = server};
 
 	kvb_count(&server->counters.control_requests, 1);
 	if (!sender_is_own(message)) {
@@ -233,9 +227,9 @@ static void take_message(struct kvb_server *server, struct message *message)
 		kvb_count(&server->counters.control_dropped, 1);
 		return;
 	}
-	message->peer.len = (uint8_t)zmq_msg_size(peer);
-	memcpy(message->peer.routing_id, zmq_msg_data(peer), message->peer.len);
-	answer(server, message);
+	call.peer.len = (uint8_t)zmq_msg_size(peer);
+	memcpy(call.peer.routing_id, zmq_msg_data(peer), call.peer.len);
+	answer(&call, message);
 }
 
 void kvb_control_serve(struct kvb_server *server)
@@ -274,11 +268,11 @@ static int set_options(void *router, int listen_fd)
 	} options[] = {
 		{ZMQ_LINGER, 0},
 		{ZMQ_ROUTER_MANDATORY, 1},
-		{ZMQ_SNDHWM, HWM},
-		{ZMQ_RCVHWM, HWM},
+		{ZMQ_SNDHWM, SEND_HWM},
+		{ZMQ_RCVHWM, RECEIVE_HWM},
 		{ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
 	};
-	int64_t max = KVB_MSG_BODY_MAX;
+	int64_t max = KVB_MSG_FRAME_MAX;
 
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(options); i++)
 		if (zmq_setsockopt(router, options[i].option, &options[i].value, sizeof(int)) < 0)
@@ -332,8 +326,11 @@ void kvb_control_close(struct kvb_server *server)
 	struct kvb_control *control = &server->control;
 
 	if (control->router) {
+		int linger_ms = LINGER_MS;
 		kvb_log(&server->log, KVB_LOG_DEBUG, "step: close control socket");
-		zmq_close(router_of(server));
+		/* The last replies are on their way through ZMQ's own thread. */
+		zmq_setsockopt(control->router, ZMQ_LINGER, &linger_ms, sizeof(linger_ms));
+		zmq_close(kvb_control_router(server));
 	}
 	if (control->context)
 		zmq_ctx_term(control->context);
@@ -371,10 +368,22 @@ static int poll_timeout(uint64_t wake_ns)
 	return (int)kvb_min_u64((wake_ns - now_ns) / KVB_NS_PER_MS + 1, POLL_TIMEOUT_MAX);
 }
 
+/* Lets everything move along. Returns when the next thing is due. */
+static uint64_t turn(struct kvb_server *server)
+{
+	uint64_t now_ns = kvb_now_ns();
+	uint64_t wake_ns = kvb_inflight_turn(server, now_ns);
+
+	wake_ns = kvb_min_u64(wake_ns, kvb_reply_turn(server, now_ns));
+	wake_ns = kvb_min_u64(wake_ns, kvb_drain_turn(server));
+	/* Draining may have ended calls and closed everything. */
+	return kvb_min_u64(wake_ns, kvb_door_turn(&server->door));
+}
+
 static void loop(struct kvb_server *server)
 {
 	zmq_pollitem_t items[] = {
-		{.socket = router_of(server), .events = ZMQ_POLLIN},
+		{.socket = kvb_control_router(server), .events = ZMQ_POLLIN},
 		{.fd = server->door.epoll_fd, .events = ZMQ_POLLIN},
 		{.fd = server->output_fd, .events = ZMQ_POLLIN},
 	};
@@ -392,7 +401,7 @@ static void loop(struct kvb_server *server)
 			kvb_door_serve(&server->door);
 		if (items[0].revents)
 			kvb_control_serve(server);
-		wake_ns = kvb_min_u64(kvb_drain_turn(server), kvb_door_turn(&server->door));
+		wake_ns = turn(server);
 	}
 }
 

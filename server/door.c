@@ -139,26 +139,28 @@ static bool has_group_of(const struct identity *identity, const struct kvb_id_li
 }
 
 /* 0 and the kind; -EACCES. */
-static int judge(const struct kvb_server_config *config, const struct identity *identity,
+static int judge(const struct kvb_server_options *options, const struct identity *identity,
 	enum kvb_client_kind *ret_kind)
 {
 	uid_t uid = identity->cred.uid;
 
 	if (uid == geteuid())
 		*ret_kind = KVB_KIND_OWN;
-	else if (list_has(&config->trust_uids, uid) || has_group_of(identity, &config->trust_gids))
+	else if (list_has(&options->trust_uids, uid) ||
+		has_group_of(identity, &options->trust_gids))
 		*ret_kind = KVB_KIND_TRUSTED;
-	else if (list_has(&config->allow_uids, uid) || has_group_of(identity, &config->allow_gids))
+	else if (list_has(&options->allow_uids, uid) ||
+		has_group_of(identity, &options->allow_gids))
 		*ret_kind = KVB_KIND_ISOLATED;
 	else
 		return -EACCES;
 	return 0;
 }
 
-bool kvb_door_open_to_others(const struct kvb_server_config *config)
+bool kvb_door_open_to_others(const struct kvb_server_options *options)
 {
-	return config->trust_uids.count || config->trust_gids.count || config->allow_uids.count ||
-		config->allow_gids.count;
+	return options->trust_uids.count || options->trust_gids.count ||
+		options->allow_uids.count || options->allow_gids.count;
 }
 
 /* A descriptor for the process at the other end; -1 when the kernel has none to give, or the process
@@ -178,7 +180,7 @@ static int open_pidfd(int fd, pid_t pid)
 static void fill_welcome(const struct kvb_session *session, struct kvb_welcome *ret_welcome)
 {
 	const struct kvb_server *server = session->server;
-	const struct kvb_server_config *config = &server->config;
+	const struct kvb_server_options *options = &server->options;
 	const struct kvb_layout *layout = &session->layout;
 
 	*ret_welcome = (struct kvb_welcome){.magic = KVB_MAGIC,
@@ -196,11 +198,11 @@ static void fill_welcome(const struct kvb_session *session, struct kvb_welcome *
 		.key_max = KVB_KEY_MAX,
 		.staging_offset = layout->staging_offset,
 		.staging_bytes = layout->staging_bytes,
-		.fragment_bytes = config->fragment_bytes,
+		.fragment_bytes = options->fragment_bytes,
 		.transfers = KVB_TRANSFERS,
-		.payload_max = config->pool_bytes,
-		.open_max = config->open_max,
-		.transfer_timeout_ms = config->transfer_timeout_ms};
+		.payload_max = options->pool_bytes,
+		.open_max = options->open_max,
+		.transfer_timeout_ms = options->transfer_timeout_ms};
 	memcpy(ret_welcome->boot_id, server->boot_id, KVB_ID_BYTES);
 	memcpy(ret_welcome->token, session->token, KVB_ID_BYTES);
 }
@@ -325,7 +327,7 @@ static void take_hello(struct kvb_door *door, int fd, const struct kvb_hello *he
 		refuse(door, fd, &identity, reason, fault);
 	else if (kvb_server_is_draining(door->server))
 		refuse(door, fd, &identity, KVB_REASON_SERVER_DRAIN, NULL);
-	else if (judge(&door->server->config, &identity, &kind) < 0)
+	else if (judge(&door->server->options, &identity, &kind) < 0)
 		refuse(door, fd, &identity, KVB_REASON_NOT_ALLOWED, NULL);
 	else
 		let_in(door, fd, hello, &identity, kind);
@@ -513,7 +515,7 @@ uint64_t kvb_door_turn(struct kvb_door *door)
 
 int kvb_door_open(struct kvb_door *door, struct kvb_server *server)
 {
-	mode_t mode = kvb_door_open_to_others(&server->config) ? 0666 : 0600;
+	mode_t mode = kvb_door_open_to_others(&server->options) ? 0666 : 0600;
 	int r;
 
 	*door = (struct kvb_door){.server = server, .listen_fd = -1, .epoll_fd = -1};

@@ -48,7 +48,7 @@ void kvb_door_say_goodbye(struct kvb_session *session, enum kvb_reason reason, c
 void kvb_door_forget(struct kvb_door *door, struct kvb_session *session);
 
 /* True when somebody other than the server's own uid may be let in. */
-struct kvb_server_config;
-bool kvb_door_open_to_others(const struct kvb_server_config *config);
+struct kvb_server_options;
+bool kvb_door_open_to_others(const struct kvb_server_options *options);
 
 #endif /* KVB_SERVER_DOOR_H */

@@ -33,19 +33,21 @@ static const char *name_of(const struct kvb_session *session)
 	return session->name[0] ? session->name : "?";
 }
 
-/* With no order it is a kick. */
 static void order(struct kvb_session *session, uint32_t orders)
 {
-	struct kvb_session *held;
-
 	/* Pairs with the exchange in execute.c. */
 	(void)kvb_fetch_or(&session->orders, orders);
-	held = kvb_session_get(&session->server->sessions, kvb_session_own_id(session));
-	if (held)
-		kvb_session_kick(held);
+	kvb_session_wake(session);
 }
 
 /* ------------------------------------------------------------------------------- a session's way out */
+
+/* Nobody waits for its calls and replies any more. */
+static void abandon(struct kvb_session *session)
+{
+	kvb_inflight_abandon_session(session);
+	kvb_outbox_clear(session);
+}
 
 void kvb_drain_session(struct kvb_session *session, enum kvb_reason reason)
 {
@@ -56,12 +58,14 @@ void kvb_drain_session(struct kvb_session *session, enum kvb_reason reason)
 		return;
 	session->phase = KVB_PHASE_DRAINING;
 	session->reason = reason;
-	session->deadline_ns = kvb_now_ns() + server->config.drain_timeout_ms * KVB_NS_PER_MS;
+	session->deadline_ns = kvb_now_ns() + server->options.drain_timeout_ms * KVB_NS_PER_MS;
 	/* Pairs with the client's acquire loads. */
 	kvb_store_release(&session->header->state, (uint32_t)KVB_SESSION_DRAINING);
-	if (!orderly)
+	if (!orderly) {
 		kvb_log(&server->log, KVB_LOG_INFO, "session %u (%s) ends: %s", session->slot,
 			name_of(session), kvb_reason_name(reason));
+		abandon(session);
+	}
 	order(session, orderly ? KVB_ORDER_DRAIN : KVB_ORDER_END);
 }
 
@@ -71,6 +75,7 @@ static void end_session(struct kvb_session *session, enum kvb_reason reason)
 	kvb_drain_session(session, reason);
 	if (session->phase == KVB_PHASE_DRAINING || session->phase == KVB_PHASE_QUARANTINED) {
 		session->reason = reason;
+		abandon(session);
 		order(session, KVB_ORDER_END);
 	}
 }
@@ -115,6 +120,7 @@ static void name_culprit(struct kvb_session *session)
 		session->slot, name_of(session), session->pid, session->uid,
 		kvb_session_refs(session), kvb_load_relaxed(&session->open_transfers),
 		worker ? "held by " : "held by no worker", worker ? worker->name : "");
+	kvb_inflight_name_running(server, session);
 }
 
 /* A deadline passes in two steps: open transfers are ended first, which is not being stuck. */
@@ -162,6 +168,8 @@ static void say_goodbye(struct kvb_session *session)
 
 static void free_slot(struct kvb_session *session)
 {
+	/* Control may have been answered after the session's end, too. */
+	kvb_outbox_clear(session);
 	if (!session->peer_gone)
 		kvb_door_forget(&session->server->door, session);
 	kvb_session_release_slot(session);
@@ -222,13 +230,13 @@ static void check_missed_wake(struct kvb_session *session)
 	kvb_count(&session->server->counters.missed_wakes, 1);
 	kvb_log(&session->server->log, KVB_LOG_WARN, "session %u (%s): a wake-up was missed",
 		session->slot, name_of(session));
-	order(session, 0);
+	kvb_session_wake(session);
 }
 
 static void check_transfers(struct kvb_session *session, uint64_t now_ns)
 {
 	uint64_t oldest = kvb_load_relaxed(&session->oldest_progress_ns);
-	uint64_t timeout_ns = session->server->config.transfer_timeout_ms * KVB_NS_PER_MS;
+	uint64_t timeout_ns = session->server->options.transfer_timeout_ms * KVB_NS_PER_MS;
 
 	if (oldest != 0 && now_ns >= oldest + timeout_ns)
 		order(session, KVB_ORDER_SWEEP);
@@ -282,18 +290,21 @@ static void close_session(struct kvb_session *session)
 static void begin_server_drain(struct kvb_server *server, uint64_t now_ns)
 {
 	kvb_log(&server->log, KVB_LOG_INFO, "draining, for %u ms at most",
-		server->config.drain_timeout_ms);
+		server->options.drain_timeout_ms);
 	server->drain.stage = KVB_DRAIN_WAITING;
 	/* Pairs with the acquire load in kvb_server_is_draining(). */
 	kvb_store_release(&server->draining, 1u);
 	kvb_door_shut(&server->door);
 	for_each(server, drain_active);
 	server->drain.deadline_ns =
-		now_ns + server->config.drain_timeout_ms * KVB_NS_PER_MS + 2 * ABORT_NS;
+		now_ns + server->options.drain_timeout_ms * KVB_NS_PER_MS + 2 * ABORT_NS;
 }
 
 static bool everything_quiet(struct kvb_server *server)
 {
+	/* Also calls that were answered for their handler: it may still touch its session. */
+	if (server->inflight.count > 0)
+		return false;
 	for (uint32_t i = 0; i < server->sessions.count; i++) {
 		struct kvb_session *session = &server->sessions.slots[i];
 		if (session->phase != KVB_PHASE_FREE && session->phase != KVB_PHASE_REVOKED &&
@@ -332,6 +343,7 @@ static void finish_server_drain(struct kvb_server *server)
 	kvb_pool_stop(&server->pool);
 	kvb_store_stop_maintenance(server->store);
 	kvb_workers_stop(&server->workers);
+	kvb_handler_pools_stop(&server->handler_pools);
 	for_each(server, ring_quiesced);
 	for_each(server, goodbye_quiesced);
 	for_each(server, close_session);
@@ -354,8 +366,10 @@ static void server_turn(struct kvb_server *server, uint64_t now_ns)
 		finish_server_drain(server);
 	} else if (now_ns >= server->drain.deadline_ns) {
 		server->drain.deadline_ns =
-			now_ns + server->config.drain_timeout_ms * KVB_NS_PER_MS;
+			now_ns + server->options.drain_timeout_ms * KVB_NS_PER_MS;
 		name_late_workers(server);
+		kvb_inflight_end_queued(server);
+		kvb_inflight_name_running(server, NULL);
 		kvb_server_set_stop_result(server, -ETIMEDOUT);
 	}
 }

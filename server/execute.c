@@ -30,6 +30,7 @@
 struct request {
 	struct kvb_server *server;
 	struct kvb_session *session;
+	bool portable; /* the carrier it came on */
 	struct kvb_sqe sqe;
 	struct kvb_cqe cqe;
 	uint64_t moved; /* payload bytes, for the visit's bound */
@@ -43,14 +44,19 @@ static bool transfer_id_valid(uint32_t id)
 	return KVB_TRANSFER_SLOT(id) < KVB_TRANSFERS && id >> 8 != 0;
 }
 
-static struct kvb_transfer *transfer_find(struct kvb_session *session, uint32_t id, bool is_put)
+/* The open transfer that a request speaks of; NULL also when the other carrier opened it. */
+static struct kvb_transfer *transfer_find(const struct request *request, bool is_put)
 {
+	uint32_t id = request->sqe.transfer;
 	struct kvb_transfer *transfer;
 
 	if (!transfer_id_valid(id))
 		return NULL;
-	transfer = &session->transfers[KVB_TRANSFER_SLOT(id)];
-	return transfer->id == id && transfer->is_put == is_put ? transfer : NULL;
+	transfer = &request->session->transfers[KVB_TRANSFER_SLOT(id)];
+	return transfer->id == id && transfer->is_put == is_put &&
+			transfer->portable == request->portable
+		? transfer
+		: NULL;
 }
 
 /* Tells control how long the least active open transfer has rested. */
@@ -177,9 +183,9 @@ static int put_open(struct request *request)
 			return r;
 		/* One transfer is always allowed, whatever its size. */
 		if (session->open_bytes > 0 &&
-			(session->open_bytes > request->server->config.open_max ||
+			(session->open_bytes > request->server->options.open_max ||
 				sqe->total >
-					request->server->config.open_max - session->open_bytes))
+					request->server->options.open_max - session->open_bytes))
 			return -EDQUOT;
 	}
 	r = kvb_store_reserve(store, request->key, sqe->key_len, sqe->total, &object);
@@ -195,6 +201,7 @@ static int put_open(struct request *request)
 	transfer_open(session,
 		&(struct kvb_transfer){.id = sqe->transfer,
 			.is_put = true,
+			.portable = request->portable,
 			.object = object,
 			.total = sqe->total,
 			.next = sqe->length,
@@ -205,7 +212,7 @@ static int put_open(struct request *request)
 static int put_more(struct request *request)
 {
 	const struct kvb_sqe *sqe = &request->sqe;
-	struct kvb_transfer *transfer = transfer_find(request->session, sqe->transfer, true);
+	struct kvb_transfer *transfer = transfer_find(request, true);
 
 	if (!transfer)
 		return -ESTALE;
@@ -232,7 +239,7 @@ static bool staging_range_valid(const struct request *request)
 {
 	const struct kvb_sqe *sqe = &request->sqe;
 
-	return sqe->length <= request->server->config.fragment_bytes &&
+	return sqe->length <= request->server->options.fragment_bytes &&
 		kvb_range_fits(sqe->staging, sqe->length, request->session->layout.staging_bytes);
 }
 
@@ -262,6 +269,7 @@ static int get_first(struct request *request, struct kvb_object *object, bool *r
 		transfer_open(request->session,
 			&(struct kvb_transfer){.id = sqe->transfer,
 				.is_put = false,
+				.portable = request->portable,
 				.object = object,
 				.total = length,
 				.next = n,
@@ -301,7 +309,7 @@ static int get_open(struct request *request)
 static int get_more(struct request *request)
 {
 	const struct kvb_sqe *sqe = &request->sqe;
-	struct kvb_transfer *transfer = transfer_find(request->session, sqe->transfer, false);
+	struct kvb_transfer *transfer = transfer_find(request, false);
 	uint32_t n;
 
 	if (!transfer)
@@ -369,11 +377,10 @@ static int op_delete(struct request *request)
 
 static int op_abort(struct request *request)
 {
-	uint32_t id = request->sqe.transfer;
-	struct kvb_transfer *transfer = transfer_find(request->session, id, true);
+	struct kvb_transfer *transfer = transfer_find(request, true);
 
 	if (!transfer)
-		transfer = transfer_find(request->session, id, false);
+		transfer = transfer_find(request, false);
 	if (!transfer)
 		return -ESTALE;
 	transfer_abort(request->session, transfer);
@@ -412,14 +419,20 @@ static int execute_op(struct request *request)
 
 /* ------------------------------------------------------------------------------------ the visit */
 
-/* Pops one request. 1; 0 nothing is there; negative: the session has failed. */
+static bool nothing_waits(const struct kvb_session *session)
+{
+	return kvb_sq_empty(&session->sq) && kvb_portable_empty(&session->portable);
+}
+
+/* Pops one request, from the carriers in turn. 1; 0 nothing is there; negative: the session has
+ * failed. */
 static int next_request(struct kvb_session *session, struct request *request)
 {
 	int r;
 
 	/* Room is asked for after a descriptor was seen: whoever submitted it gave the room back
 	 * before, so an excess that stands is the client's fault. */
-	if (kvb_sq_empty(&session->sq))
+	if (nothing_waits(session))
 		return 0;
 	r = kvb_cq_room(&session->cq);
 	if (r < 0) {
@@ -428,6 +441,11 @@ static int next_request(struct kvb_session *session, struct request *request)
 			session->layout.cq_entries);
 		return r;
 	}
+	request->portable = (session->portable_next || kvb_sq_empty(&session->sq)) &&
+		kvb_portable_pop(&session->portable, &request->sqe, request->key);
+	session->portable_next = !request->portable;
+	if (request->portable)
+		return 1;
 	r = kvb_sq_pop(&session->sq, &request->sqe, request->key);
 	if (r < 0)
 		kvb_session_fail(session, KVB_REASON_PROTOCOL,
@@ -481,7 +499,7 @@ static void close_for_workers(struct kvb_session *session)
 
 static void sweep(struct kvb_session *session)
 {
-	uint64_t timeout_ns = session->server->config.transfer_timeout_ms * KVB_NS_PER_MS;
+	uint64_t timeout_ns = session->server->options.transfer_timeout_ms * KVB_NS_PER_MS;
 	uint32_t n = abort_idle_since(session, kvb_now_ns() - timeout_ns);
 
 	if (n == 0)
@@ -489,7 +507,7 @@ static void sweep(struct kvb_session *session)
 	kvb_count(&session->server->counters.transfers_expired, n);
 	kvb_log(&session->server->log, KVB_LOG_WARN,
 		"session %u (%s): %u transfers without progress for %u ms are ended", session->slot,
-		session->name, n, session->server->config.transfer_timeout_ms);
+		session->name, n, session->server->options.transfer_timeout_ms);
 }
 
 /* Once all that lay in the queue before them is served. */
@@ -512,7 +530,7 @@ static bool rest(struct kvb_session *session)
 	kvb_bell_arm(sleeping);
 	/* Pairs with the release half of control's fetch_or, and through kvb_bell_arm()'s fence with
 	 * the client's kvb_bell_wanted(). */
-	if (kvb_sq_empty(&session->sq) && !kvb_load_acquire(&session->orders))
+	if (nothing_waits(session) && !kvb_load_acquire(&session->orders))
 		return true;
 	kvb_bell_disarm(sleeping);
 	return false;
@@ -524,10 +542,10 @@ static void take_orders(struct kvb_session *session)
 	uint32_t orders = kvb_exchange(&session->orders, 0u);
 
 	session->orders_seen |= orders;
-	/* A bound on what can lie there, so that a client that never stops submitting cannot put the
+	/* A bound on what can lie in both queues, so that a client that never stops submitting cannot put the
 	 * orders off. */
 	if (orders)
-		session->backlog = session->layout.sq_entries;
+		session->backlog = session->layout.sq_entries + session->layout.cq_entries;
 }
 
 bool kvb_execute(struct kvb_worker *worker, struct kvb_session *session)

@@ -5,13 +5,7 @@
 #ifndef KVB_SERVER_LOG_H
 #define KVB_SERVER_LOG_H
 
-#include "kvbell/kvbell.h"
-
-struct kvb_log {
-	enum kvb_log_level level; /* most detailed level that is passed on */
-	kvb_log_fn *fn;           /* must be thread-safe */
-	void *user;
-};
+#include "kvbell/server.h"
 
 void kvb_log(const struct kvb_log *log, enum kvb_log_level level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

@@ -20,14 +20,8 @@
 
 #include "server/server.h"
 #include "shm/atomic.h"
-#include "shm/dir.h"
 #include "shm/parse.h"
 #include "shm/util.h"
-
-/* Door, pidfd, segment, kick and bell of each session; sockets, epoll sets, memfds and ZMQ's own, the
- * connections without HELLO and one control connection per session. */
-#define FILES_PER_SESSION 6u
-#define FILES_BASE        192u
 
 enum exit_status {
 	EXIT_USAGE = 2,
@@ -60,12 +54,11 @@ enum option_key {
 };
 
 struct arguments {
-	struct kvb_server_config config;
-	char default_dir[256];
+	struct kvb_server_options options;
 	int ready_fd;
 };
 
-static const struct argp_option options[] = {
+static const struct argp_option option_table[] = {
 	{"dir", OPT_DIR, "DIR", 0,
 		"Runtime directory for the sockets ($KVBELL_DIR, else $XDG_RUNTIME_DIR/kvbell, else "
 		"/run/kvbell)",
@@ -122,9 +115,9 @@ static void bad_argument(
 
 static const char *option_name(int key)
 {
-	for (size_t i = 0; i < KVB_ARRAY_SIZE(options); i++)
-		if (options[i].key == key && options[i].name)
-			return options[i].name;
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(option_table); i++)
+		if (option_table[i].key == key && option_table[i].name)
+			return option_table[i].name;
 	return "?";
 }
 
@@ -197,69 +190,69 @@ static void parse_populate(struct argp_state *state, const char *arg, bool *ret_
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
 	struct arguments *arguments = state->input;
-	struct kvb_server_config *config = &arguments->config;
+	struct kvb_server_options *options = &arguments->options;
 	uint32_t number = 0;
 
 	switch (key) {
 	case OPT_DIR:
-		config->dir = arg;
+		options->dir = arg;
 		return 0;
 	case OPT_POOL:
-		parse_size(state, key, arg, &config->pool_bytes);
+		parse_size(state, key, arg, &options->pool_bytes);
 		return 0;
 	case OPT_STAGING:
-		parse_size(state, key, arg, &config->staging_bytes);
+		parse_size(state, key, arg, &options->staging_bytes);
 		return 0;
 	case OPT_MAX_OPEN:
-		parse_size(state, key, arg, &config->open_max);
+		parse_size(state, key, arg, &options->open_max);
 		return 0;
 	case OPT_FRAGMENT:
-		parse_fragment(state, arg, &config->fragment_bytes);
+		parse_fragment(state, arg, &options->fragment_bytes);
 		return 0;
 	case OPT_WORKERS:
-		parse_count(state, key, arg, KVB_WORKERS_MAX, &config->workers);
+		parse_count(state, key, arg, KVB_WORKERS_MAX, &options->workers);
 		return 0;
 	case OPT_RING_ENTRIES:
-		parse_count(state, key, arg, UINT32_MAX, &config->ring_entries);
+		parse_count(state, key, arg, UINT32_MAX, &options->ring_entries);
 		return 0;
 	case OPT_MAX_SESSIONS:
-		parse_count(state, key, arg, UINT32_MAX, &config->sessions_max);
+		parse_count(state, key, arg, UINT32_MAX, &options->sessions_max);
 		return 0;
 	case OPT_MAX_OBJECTS:
-		parse_count(state, key, arg, UINT32_MAX, &config->objects_max);
+		parse_count(state, key, arg, UINT32_MAX, &options->objects_max);
 		return 0;
 	case OPT_LOW_WATERMARK:
-		parse_count(state, key, arg, 100, &config->low_percent);
+		parse_count(state, key, arg, 100, &options->low_percent);
 		return 0;
 	case OPT_HIGH_WATERMARK:
-		parse_count(state, key, arg, 100, &config->high_percent);
+		parse_count(state, key, arg, 100, &options->high_percent);
 		return 0;
 	case OPT_TRANSFER_TIMEOUT:
-		parse_time(state, key, arg, &config->transfer_timeout_ms);
+		parse_time(state, key, arg, &options->transfer_timeout_ms);
 		return 0;
 	case OPT_DRAIN_TIMEOUT:
-		parse_time(state, key, arg, &config->drain_timeout_ms);
+		parse_time(state, key, arg, &options->drain_timeout_ms);
 		return 0;
 	case OPT_START_WAIT:
-		parse_time(state, key, arg, &config->start_wait_ms);
+		parse_time(state, key, arg, &options->start_wait_ms);
 		return 0;
 	case OPT_TRUST_UID:
-		parse_id(state, key, arg, &config->trust_uids);
+		parse_id(state, key, arg, &options->trust_uids);
 		return 0;
 	case OPT_TRUST_GID:
-		parse_id(state, key, arg, &config->trust_gids);
+		parse_id(state, key, arg, &options->trust_gids);
 		return 0;
 	case OPT_ALLOW_UID:
-		parse_id(state, key, arg, &config->allow_uids);
+		parse_id(state, key, arg, &options->allow_uids);
 		return 0;
 	case OPT_ALLOW_GID:
-		parse_id(state, key, arg, &config->allow_gids);
+		parse_id(state, key, arg, &options->allow_gids);
 		return 0;
 	case OPT_LOG_LEVEL:
-		parse_level(state, arg, &config->log.level);
+		parse_level(state, arg, &options->log.level);
 		return 0;
 	case OPT_POPULATE:
-		parse_populate(state, arg, &config->populate_require);
+		parse_populate(state, arg, &options->populate_require);
 		return 0;
 	case OPT_READY_FD:
 		parse_count(state, key, arg, 1u << 20, &number);
@@ -273,36 +266,13 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
-static int choose_dir(struct arguments *arguments)
+/* The hard limit is what the operator allows; whether it suffices is the server's check. */
+static int raise_file_limit(void)
 {
-	int r;
-
-	if (arguments->config.dir)
-		return 0;
-	r = kvb_runtime_dir(arguments->default_dir, sizeof(arguments->default_dir));
-	if (r < 0)
-		kvb_log(&arguments->config.log, KVB_LOG_ERR,
-			"$KVBELL_DIR or $XDG_RUNTIME_DIR is too long for a socket's path; give --dir");
-	arguments->config.dir = arguments->default_dir;
-	return r;
-}
-
-/* libzmq aborts the process when it meets the limit of open files, so it must be out of reach. */
-static int raise_file_limit(const struct kvb_server_config *config)
-{
-	uint64_t need = FILES_BASE + (uint64_t)config->sessions_max * FILES_PER_SESSION;
 	struct rlimit limit;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
 		return -errno;
-	if (limit.rlim_max < need) {
-		kvb_log(&config->log, KVB_LOG_ERR,
-			"%u sessions may need %llu open files and the limit is %llu; raise it (ulimit "
-			"-Hn), or give a smaller --max-sessions",
-			config->sessions_max, (unsigned long long)need,
-			(unsigned long long)limit.rlim_max);
-		return -EMFILE;
-	}
 	limit.rlim_cur = limit.rlim_max;
 	return setrlimit(RLIMIT_NOFILE, &limit) < 0 ? -errno : 0;
 }
@@ -333,16 +303,16 @@ static int open_signals(int *ret_fd)
 	return 0;
 }
 
-static void say_ready(const struct arguments *arguments)
+static void say_ready(const struct arguments *arguments, const char *dir)
 {
 	static const char ready[] = "ready\n";
 	int fd = arguments->ready_fd;
 
-	kvb_log(&arguments->config.log, KVB_LOG_INFO, "ready in %s", arguments->config.dir);
+	kvb_log(&arguments->options.log, KVB_LOG_INFO, "ready in %s", dir);
 	if (fd < 0)
 		return;
 	if (write(fd, ready, strlen(ready)) != (ssize_t)strlen(ready))
-		kvb_log(&arguments->config.log, KVB_LOG_WARN, "cannot write to --ready-fd %d: %s",
+		kvb_log(&arguments->options.log, KVB_LOG_WARN, "cannot write to --ready-fd %d: %s",
 			fd, strerror(errno));
 	close(fd);
 }
@@ -392,37 +362,38 @@ static int run(struct kvb_server *server, int signal_fd)
 
 int main(int argc, char **argv)
 {
-	static const struct argp argp = {options, parse_option, NULL, doc, NULL, NULL, NULL};
+	static const struct argp argp = {option_table, parse_option, NULL, doc, NULL, NULL, NULL};
 	struct arguments arguments = {.ready_fd = -1};
-	struct kvb_server_config *config = &arguments.config;
+	struct kvb_server_options *options = &arguments.options;
 	struct kvb_server *server;
 	int signal_fd = -1, status;
 	int r;
 
-	kvb_server_config_init(config);
-	config->log = (struct kvb_log){
+	kvb_server_options_init(options, sizeof(*options));
+	options->log = (struct kvb_log){
 		.level = KVB_LOG_INFO, .fn = kvb_log_to_stderr, .user = (void *)"kvbelld"};
 	argp_err_exit_status = EXIT_USAGE;
 	argp_parse(&argp, argc, argv, 0, NULL, &arguments);
-	if (choose_dir(&arguments) < 0)
-		return EXIT_FAILURE;
 	protect_memory();
-	if (raise_file_limit(config) < 0)
-		return EXIT_FAILURE;
-	r = open_signals(&signal_fd);
+	r = raise_file_limit();
+	if (r == 0)
+		r = open_signals(&signal_fd);
 	if (r < 0) {
-		kvb_log(&config->log, KVB_LOG_ERR, "cannot read signals: %s", strerror(-r));
+		kvb_log(&options->log, KVB_LOG_ERR, "cannot set up the process: %s", strerror(-r));
 		return EXIT_FAILURE;
 	}
-	config->cancel_fd = signal_fd;
-	r = kvb_server_start(config, &server);
-	if (r == -EINTR) {
-		kvb_log(&config->log, KVB_LOG_INFO, "stopped before it was ready");
-		return EXIT_SUCCESS;
-	}
+	options->cancel_fd = signal_fd;
+	r = kvb_server_new(options, &server);
 	if (r < 0)
 		return r == -EINVAL ? EXIT_USAGE : EXIT_FAILURE;
-	say_ready(&arguments);
+	r = kvb_server_start(server);
+	if (r < 0) {
+		kvb_server_free(server);
+		if (r == -EINTR)
+			kvb_log(&options->log, KVB_LOG_INFO, "stopped before it was ready");
+		return r == -EINTR ? EXIT_SUCCESS : EXIT_FAILURE;
+	}
+	say_ready(&arguments, server->dir);
 	status = run(server, signal_fd);
 	close(signal_fd);
 	return status;

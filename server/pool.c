@@ -111,8 +111,8 @@ static uint64_t memory_total(void)
  * go of it, so a successor waits. */
 static int wait_for_memory(struct kvb_server *server, uint64_t bytes)
 {
-	uint64_t deadline = kvb_now_ns() + server->config.start_wait_ms * KVB_NS_PER_MS;
-	struct pollfd cancel = {.fd = server->config.cancel_fd, .events = POLLIN};
+	uint64_t deadline = kvb_now_ns() + server->options.start_wait_ms * KVB_NS_PER_MS;
+	struct pollfd cancel = {.fd = server->options.cancel_fd, .events = POLLIN};
 	char want[24], have[24];
 	bool told = false;
 
@@ -136,7 +136,7 @@ static int wait_for_memory(struct kvb_server *server, uint64_t bytes)
 			kvb_log(&server->log, KVB_LOG_WARN,
 				"waiting up to %u ms for memory: the pool takes %s and %s are "
 				"available (clients of a dead server may still hold its pool)",
-				server->config.start_wait_ms, want, have);
+				server->options.start_wait_ms, want, have);
 		told = true;
 		if (poll(&cancel, 1, WAIT_POLL_MS) > 0)
 			return -EINTR;
@@ -146,7 +146,7 @@ static int wait_for_memory(struct kvb_server *server, uint64_t bytes)
 
 int kvb_pool_new(struct kvb_pool *pool, struct kvb_server *server)
 {
-	uint64_t bytes = server->config.pool_bytes;
+	uint64_t bytes = server->options.pool_bytes;
 	int r;
 
 	*pool = (struct kvb_pool){.segment = KVB_SEGMENT_NONE};
@@ -180,7 +180,7 @@ static void range_failed(struct kvb_server *server, uint64_t offset, int error)
 	kvb_log(&server->log, KVB_LOG_ERR, "only %s of the pool's %s could be populated: %s",
 		kvb_format_size(ready, sizeof(ready), offset),
 		kvb_format_size(all, sizeof(all), pool->segment.bytes), strerror(-error));
-	if (server->config.populate_require && offset > 0)
+	if (server->options.populate_require && offset > 0)
 		kvb_server_fail(server, error);
 }
 
@@ -230,7 +230,7 @@ int kvb_pool_start(struct kvb_pool *pool, struct kvb_server *server)
 	/* Pairs with the release store in range_failed(). */
 	r = kvb_load_acquire(&pool->error);
 	return r < 0 &&
-			(server->config.populate_require ||
+			(server->options.populate_require ||
 				pool->failed_bytes == pool->segment.bytes)
 		? r
 		: 0;

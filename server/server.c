@@ -9,13 +9,17 @@
 #include "server/server.h"
 
 #include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 
+#include "server/builtin.h"
 #include "server/hook.h"
 #include "shm/atomic.h"
+#include "shm/dir.h"
 #include "shm/fd.h"
 #include "shm/threads.h"
 #include "shm/util.h"
@@ -57,14 +61,14 @@ void kvb_server_set_stop_result(struct kvb_server *server, int result)
 
 static int make_store(struct kvb_server *server)
 {
-	const struct kvb_server_config *config = &server->config;
+	const struct kvb_server_options *options = &server->options;
 	struct kvb_store_config store = {
 		.pool = server->pool.segment.base,
-		.pool_bytes = config->pool_bytes,
-		.objects_max = config->objects_max,
+		.pool_bytes = options->pool_bytes,
+		.objects_max = options->objects_max,
 		.alignment = EXTENT_ALIGNMENT,
-		.low_percent = config->low_percent,
-		.high_percent = config->high_percent,
+		.low_percent = options->low_percent,
+		.high_percent = options->high_percent,
 	};
 	int r;
 
@@ -103,12 +107,12 @@ static int make_identity(struct kvb_server *server)
 /* Each step is undone by kvb_server_free(), whether it was reached or not. */
 static int start_parts(struct kvb_server *server)
 {
-	const struct kvb_server_config *config = &server->config;
+	const struct kvb_server_options *options = &server->options;
 	int r = make_identity(server);
 
 	if (r == 0)
-		r = kvb_rundir_open(&server->rundir, config->dir, kvb_door_open_to_others(config),
-			config->start_wait_ms, config->cancel_fd, &server->log);
+		r = kvb_rundir_open(&server->rundir, options->dir, kvb_door_open_to_others(options),
+			options->start_wait_ms, options->cancel_fd, &server->log);
 	if (r == 0)
 		r = kvb_life_new(&server->life, server->boot_id, server->rundir.lock_fd);
 	if (r == 0)
@@ -116,61 +120,103 @@ static int start_parts(struct kvb_server *server)
 	if (r == 0)
 		r = make_store(server);
 	if (r == 0)
-		r = kvb_sessions_new(&server->sessions, server, config->sessions_max);
+		r = kvb_sessions_new(&server->sessions, server, options->sessions_max);
 	if (r == 0)
-		r = kvb_watchdog_start(&server->watchdog, config->watchdog_signal);
+		r = kvb_watchdog_start(&server->watchdog, options->watchdog_signal);
 	if (r == 0)
 		r = kvb_pool_start(&server->pool, server);
 	if (r == 0)
 		r = kvb_workers_start(&server->workers, server);
 	if (r == 0)
+		r = kvb_handler_pools_start(&server->handler_pools);
+	if (r == 0)
 		r = start_control(server);
 	return r;
 }
 
-static struct kvb_server *server_new(const struct kvb_server_config *config)
+/* Everything that kvb_server_free() may be called on. */
+static struct kvb_server *server_alloc(void)
 {
 	struct kvb_server *server = calloc(1, sizeof(*server));
 
 	if (!server)
 		return NULL;
-	server->config = *config;
-	server->log = config->log;
-	server->start_ns = kvb_now_ns();
 	server->output_fd = server->stop_fd = server->life.fd = server->rundir.lock_fd = -1;
 	server->door.listen_fd = server->door.epoll_fd = -1;
 	server->pool.segment = (struct kvb_segment)KVB_SEGMENT_NONE;
 	server->start_result = server->stop_result = 1;
 	pthread_mutex_init(&server->state_lock, NULL);
 	kvb_cond_init(&server->state_changed);
-	kvb_numa_probe(&server->numa);
+	kvb_handler_pools_init(&server->handler_pools, server);
+	kvb_inflight_init(&server->inflight);
 	return server;
 }
 
-int kvb_server_start(const struct kvb_server_config *config, struct kvb_server **ret_server)
+/* The directory's name is kept, so that the caller may let go of his. */
+static int copy_options(struct kvb_server *server, const struct kvb_server_options *options)
 {
-	struct kvb_server_config checked = *config;
-	struct kvb_server *server;
-	int r = kvb_server_config_check(&checked);
+	struct kvb_server_options *mine = &server->options;
+	int n;
 
-	if (r < 0)
-		return r;
-	server = server_new(&checked);
+	kvb_server_options_init(mine, sizeof(*mine));
+	if (options) {
+		if (options->size < offsetof(struct kvb_server_options, log))
+			return -EINVAL;
+		memcpy(mine, options, kvb_min_u64(options->size, sizeof(*mine)));
+	}
+	server->log = mine->log;
+	if (mine->dir) {
+		n = snprintf(server->dir, sizeof(server->dir), "%s", mine->dir);
+		if (n < 0 || (size_t)n >= sizeof(server->dir)) {
+			kvb_log(&server->log, KVB_LOG_ERR,
+				"the runtime directory's path is too long");
+			return -ENAMETOOLONG;
+		}
+	} else if (kvb_runtime_dir(server->dir, sizeof(server->dir)) < 0) {
+		kvb_log(&server->log, KVB_LOG_ERR,
+			"$KVBELL_DIR or $XDG_RUNTIME_DIR is too long for a socket's path; name a "
+			"directory (--dir)");
+		return -ENAMETOOLONG;
+	}
+	mine->dir = server->dir;
+	return kvb_options_check(mine);
+}
+
+int kvb_server_new(const struct kvb_server_options *options, struct kvb_server **ret_server)
+{
+	struct kvb_server *server = server_alloc();
+	int r;
+
 	if (!server)
 		return -ENOMEM;
-	if (!server->numa.available)
-		kvb_log(&server->log, KVB_LOG_WARN, "memory placement is off: %s",
-			server->numa.why);
-	r = start_parts(server);
+	r = copy_options(server, options);
+	if (r == 0)
+		r = kvb_builtins_register(server);
 	if (r < 0) {
-		if (r != -EINTR)
-			kvb_log(&server->log, KVB_LOG_ERR, "the server does not start: %s",
-				strerror(-r));
 		kvb_server_free(server);
 		return r;
 	}
 	*ret_server = server;
 	return 0;
+}
+
+int kvb_server_start(struct kvb_server *server)
+{
+	int r;
+
+	server->started = true;
+	server->start_ns = kvb_now_ns();
+	r = kvb_options_check_files(&server->options);
+	if (r < 0)
+		return r;
+	kvb_numa_probe(&server->numa);
+	if (!server->numa.available)
+		kvb_log(&server->log, KVB_LOG_WARN, "memory placement is off: %s",
+			server->numa.why);
+	r = start_parts(server);
+	if (r < 0 && r != -EINTR)
+		kvb_log(&server->log, KVB_LOG_ERR, "the server does not start: %s", strerror(-r));
+	return r;
 }
 
 void kvb_server_stop_begin(struct kvb_server *server)
@@ -211,10 +257,15 @@ int kvb_server_stop_wait(struct kvb_server *server)
 
 void kvb_server_free(struct kvb_server *server)
 {
+	if (!server)
+		return;
 	if (server->control_started)
 		pthread_join(server->control_thread, NULL);
 	kvb_workers_stop(&server->workers);
 	kvb_workers_free(&server->workers);
+	kvb_handler_pools_free(&server->handler_pools);
+	kvb_handlers_free(&server->handlers);
+	kvb_inflight_free(&server->inflight);
 	kvb_pool_stop(&server->pool);
 	kvb_store_free(server->store);
 	kvb_pool_free(&server->pool);

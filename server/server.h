@@ -10,10 +10,14 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "kvbell/server.h"
 #include "server/bells.h"
 #include "server/control.h"
 #include "server/door.h"
 #include "server/drain.h"
+#include "server/handler.h"
+#include "server/handler_pool.h"
+#include "server/inflight.h"
 #include "server/life.h"
 #include "server/log.h"
 #include "server/pool.h"
@@ -24,44 +28,16 @@
 #include "server/worker.h"
 #include "shm/numa.h"
 
-#define KVB_IDS_MAX 64u
-
 #define KVB_TEXT_OF(number)  #number
 #define KVB_TEXT_FOR(number) KVB_TEXT_OF(number)
 #define KVB_SERVER_VERSION              \
 	KVB_TEXT_FOR(KVB_VERSION_MAJOR) \
 	"." KVB_TEXT_FOR(KVB_VERSION_MINOR) "." KVB_TEXT_FOR(KVB_VERSION_PATCH)
 
-/* Uids or gids named by one option. */
-struct kvb_id_list {
-	uint32_t ids[KVB_IDS_MAX];
-	uint32_t count;
-};
-
-struct kvb_server_config {
-	const char *dir; /* NULL: the default directory */
-	uint64_t pool_bytes;
-	uint64_t staging_bytes;
-	uint32_t fragment_bytes;
-	uint32_t ring_entries; /* power of two; SQ and CQ, hence the credit */
-	uint32_t sessions_max;
-	uint32_t objects_max; /* 0: by the pool's size */
-	uint64_t open_max;    /* bytes in open PUTs of one session; 0: half the pool */
-	uint32_t workers;     /* 0: by the number of CPUs */
-	uint32_t low_percent, high_percent;
-	uint32_t transfer_timeout_ms;
-	uint32_t drain_timeout_ms;
-	uint32_t start_wait_ms;
-	bool populate_require;
-	struct kvb_id_list trust_uids, trust_gids, allow_uids, allow_gids;
-	int watchdog_signal; /* 0: SIGRTMIN + 7 */
-	int cancel_fd;       /* readable: give the start up; -1: none */
-	struct kvb_log log;
-};
-
-void kvb_server_config_init(struct kvb_server_config *config);
-/* 0; -EINVAL, logged with the remedy. */
-int kvb_server_config_check(struct kvb_server_config *config);
+/* Fills in what follows from other options. 0; -EINVAL, logged with the remedy. */
+int kvb_options_check(struct kvb_server_options *options);
+/* 0; -EMFILE, logged with the remedy. */
+int kvb_options_check_files(const struct kvb_server_options *options);
 
 /* Counters that only grow; written with kvb_count() by any thread. */
 struct kvb_counters {
@@ -72,18 +48,23 @@ struct kvb_counters {
 	uint64_t bells_rung, bells_suppressed, bells_full, bells_blocked;
 	uint64_t kicks, visits, missed_wakes;
 	uint64_t sessions_total, sessions_refused, sessions_failed;
-	uint64_t control_requests, control_replies, control_dropped;
+	uint64_t control_requests, control_replies, control_dropped, control_submitted;
+	uint64_t calls, calls_refused, calls_timed_out, calls_late;
 };
 
 /* Gauges; written by the control thread, read by any. */
 struct kvb_gauges {
 	uint64_t sessions_active, sessions_ending, sessions_quarantined;
-	uint64_t session_bytes; /* shared memory of all sessions */
+	uint64_t session_bytes;   /* shared memory of all sessions */
+	uint64_t calls_in_flight; /* of BLOCKING handlers, those that have timed out included */
+	uint64_t replies_waiting; /* that ZMQ has not taken yet */
 };
 
 struct kvb_server {
-	struct kvb_server_config config;
+	struct kvb_server_options options;
+	char dir[256]; /* options.dir points here */
 	struct kvb_log log;
+	bool started; /* kvb_server_start() was called */
 	uint8_t boot_id[KVB_ID_BYTES];
 	uint64_t start_ns;
 	struct kvb_numa numa;
@@ -95,6 +76,9 @@ struct kvb_server {
 	struct kvb_sessions sessions;
 	struct kvb_workers workers;
 	struct kvb_watchdog watchdog;
+	struct kvb_handlers handlers;
+	struct kvb_handler_pools handler_pools;
+	struct kvb_inflight inflight;
 	struct kvb_control control;
 	struct kvb_door door;
 	struct kvb_drain drain;
@@ -116,24 +100,6 @@ struct kvb_server {
 	int stop_fd;      /* eventfd: readable once there is a stop_result */
 	int fault;        /* atomic: -errno that made the server stop by itself; 0 */
 };
-
-/*
- * Starts all threads and returns when the door is open. All signals are blocked in the threads it
- * makes. 0; -errno, logged.
- */
-int kvb_server_start(const struct kvb_server_config *config, struct kvb_server **ret_server);
-
-/* Begins the drain; returns at once. Any thread. */
-void kvb_server_stop_begin(struct kvb_server *server);
-/*
- * Waits until the server has stopped. 0; -ETIMEDOUT work was still in flight at the drain deadline: its
- * descriptors stay open and the culprit is in the log; may be called again.
- */
-int kvb_server_stop_wait(struct kvb_server *server);
-/* Readable when kvb_server_stop_wait() would return at once. The server keeps it. */
-int kvb_server_stop_fd(struct kvb_server *server);
-/* Only after kvb_server_stop_wait() returned 0. */
-void kvb_server_free(struct kvb_server *server);
 
 /* Drains the server, since it cannot go on: `error` is why. Any thread. */
 void kvb_server_fail(struct kvb_server *server, int error);

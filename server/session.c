@@ -33,6 +33,7 @@ int kvb_sessions_new(struct kvb_sessions *sessions, struct kvb_server *server, u
 		slots[i].life = (uint64_t)1 << 32;
 		slots[i].kick_fd = slots[i].bell_fd = slots[i].door_fd = slots[i].pidfd = -1;
 		slots[i].segment = (struct kvb_segment)KVB_SEGMENT_NONE;
+		kvb_outbox_init(&slots[i].outbox);
 	}
 	*sessions = (struct kvb_sessions){.slots = slots, .count = count};
 	return 0;
@@ -40,6 +41,8 @@ int kvb_sessions_new(struct kvb_sessions *sessions, struct kvb_server *server, u
 
 void kvb_sessions_free(struct kvb_sessions *sessions)
 {
+	for (uint32_t i = 0; i < sessions->count; i++)
+		kvb_portable_reset(&sessions->slots[i].portable);
 	free(sessions->slots);
 	sessions->slots = NULL;
 	sessions->count = 0;
@@ -99,7 +102,8 @@ void kvb_session_fail(struct kvb_session *session, enum kvb_reason reason, const
 {
 	va_list args;
 
-	if (kvb_load_acquire(&session->failure) != KVB_REASON_NONE)
+	/* Of a worker and the control thread only one writes the text. */
+	if (kvb_exchange(&session->failing, 1u))
 		return;
 	va_start(args, format);
 	vsnprintf(session->failure_text, sizeof(session->failure_text), format, args);
@@ -121,12 +125,14 @@ static struct kvb_session *find_free(struct kvb_sessions *sessions)
 static void reset(struct kvb_session *session)
 {
 	session->run = KVB_RUN_IDLE;
-	session->orders = session->failure = session->open_transfers = 0;
+	session->orders = session->failing = session->failure = session->open_transfers = 0;
 	kvb_store_relaxed(&session->closed, 0u);
 	session->oldest_progress_ns = 0;
 	session->sq_head_seen = 0;
 	memset(session->transfers, 0, sizeof(session->transfers));
 	session->open_bytes = session->orders_seen = session->backlog = 0;
+	kvb_portable_reset(&session->portable);
+	session->portable_next = false;
 	session->failure_text[0] = '\0';
 	session->peer_gone = session->unserved = false;
 	session->abort_ordered = session->failure_told = false;
@@ -174,15 +180,15 @@ static void init_segment(struct kvb_session *session)
 
 int kvb_session_create(struct kvb_server *server, struct kvb_session **ret_session)
 {
-	const struct kvb_server_config *config = &server->config;
+	const struct kvb_server_options *options = &server->options;
 	struct kvb_session *session = find_free(&server->sessions);
 	int r;
 
 	if (!session)
 		return -EUSERS;
 	reset(session);
-	kvb_layout_compute(&session->layout, config->ring_entries, config->ring_entries,
-		config->staging_bytes);
+	kvb_layout_compute(&session->layout, options->ring_entries, options->ring_entries,
+		options->staging_bytes);
 	r = make_descriptors(session, &session->layout);
 	if (r < 0) {
 		kvb_session_revoke_descriptors(session);

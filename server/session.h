@@ -17,7 +17,8 @@
 #include <sys/types.h>
 
 #include "kvbell/protocol.h"
-#include "server/handler.h"
+#include "server/portable.h"
+#include "server/reply.h"
 #include "server/store.h"
 #include "shm/ring.h"
 #include "shm/segment.h"
@@ -57,6 +58,7 @@ enum kvb_order {
 struct kvb_transfer {
 	uint32_t id; /* 0: free */
 	bool is_put;
+	bool portable;             /* the carrier that opened it */
 	struct kvb_object *object; /* reserved (put) or held (get) */
 	uint64_t total;
 	uint64_t next; /* offset at which the next fragment must start */
@@ -73,7 +75,8 @@ struct kvb_session {
 	uint32_t run;     /* enum kvb_run */
 	uint32_t orders;  /* set of enum kvb_order */
 	uint32_t closed;  /* no worker will touch the segment or open anything again */
-	uint32_t failure; /* enum kvb_reason: a worker found the client broken */
+	uint32_t failing; /* somebody writes failure_text */
+	uint32_t failure; /* enum kvb_reason: the client was found broken */
 	uint32_t open_transfers;
 	uint64_t oldest_progress_ns; /* of open transfers; 0: none are open */
 	uint32_t sq_head_seen;       /* index the workers have reached, for the missed-wake scan */
@@ -101,6 +104,12 @@ struct kvb_session {
 	uint64_t open_bytes;  /* of PUT transfers */
 	uint32_t orders_seen; /* taken from `orders`, not yet done with */
 	uint32_t backlog;     /* most requests that may have lain in the queue before the orders */
+	bool portable_next;   /* which carrier has its turn */
+
+	/* --- control appends, the serving worker pops --- */
+	struct kvb_portable portable;
+
+	/* --- whoever set `failing` --- */
 	char failure_text[KVB_TEXT_BYTES]; /* written before `failure`, read after it */
 
 	/* --- control thread --- */
@@ -116,6 +125,7 @@ struct kvb_session {
 	uint64_t grace_id; /* QUIESCED: the grace period it waits for */
 	uint8_t token[KVB_ID_BYTES];
 	struct kvb_peer control_peer; /* the connection that presented the token */
+	struct kvb_outbox outbox;     /* replies for it that ZMQ has not taken yet */
 	uint32_t unserved_tail;       /* missed-wake scan: index seen unserved at the last tick */
 	bool unserved;
 };
@@ -142,8 +152,8 @@ struct kvb_session *kvb_session_get(struct kvb_sessions *sessions, uint64_t id);
 void kvb_session_put(struct kvb_session *session);
 uint32_t kvb_session_refs(struct kvb_session *session);
 
-/* Says that the client broke the protocol (worker) and asks control to end the session. The first
- * failure counts. */
+/* Says that the client broke the protocol and asks control to end the session. The first failure
+ * counts. Serving worker or control. */
 void kvb_session_fail(struct kvb_session *session, enum kvb_reason reason, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

@@ -50,6 +50,11 @@ static const struct field counter_fields[] = {
 	COUNTER("control.requests", control_requests),
 	COUNTER("control.replies", control_replies),
 	COUNTER("control.dropped", control_dropped),
+	COUNTER("control.submitted", control_submitted),
+	COUNTER("calls.total", calls),
+	COUNTER("calls.refused", calls_refused),
+	COUNTER("calls.timed_out", calls_timed_out),
+	COUNTER("calls.late", calls_late),
 };
 
 #define GAUGE(name, member)                               \
@@ -61,6 +66,8 @@ static const struct field gauge_fields[] = {
 	GAUGE("sessions.ending", sessions_ending),
 	GAUGE("sessions.quarantined", sessions_quarantined),
 	GAUGE("sessions.bytes", session_bytes),
+	GAUGE("control.replies_waiting", replies_waiting),
+	GAUGE("calls.in_flight", calls_in_flight),
 };
 
 #define STORE(name, member)                                    \

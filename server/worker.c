@@ -126,6 +126,15 @@ void kvb_session_kick(struct kvb_session *session)
 	}
 }
 
+void kvb_session_wake(struct kvb_session *session)
+{
+	struct kvb_session *held =
+		kvb_session_get(&session->server->sessions, kvb_session_own_id(session));
+
+	if (held)
+		kvb_session_kick(held);
+}
+
 /* -------------------------------------------------------------------------------- the worker's loop */
 
 static void serve(struct kvb_worker *worker, struct kvb_session *session)
@@ -374,7 +383,7 @@ static int group_start(struct kvb_group *group, uint32_t first)
 int kvb_workers_start(struct kvb_workers *workers, struct kvb_server *server)
 {
 	uint32_t n_groups = (uint32_t)server->numa.n_nodes;
-	uint32_t n = (uint32_t)kvb_max_u64(server->config.workers / n_groups, 1);
+	uint32_t n = (uint32_t)kvb_max_u64(server->options.workers / n_groups, 1);
 	int r = 0;
 
 	workers->groups = calloc(n_groups, sizeof(*workers->groups));

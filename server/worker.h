@@ -73,6 +73,8 @@ void kvb_group_unwatch(struct kvb_group *group, struct kvb_session *session);
  * Says that there may be work in a session. Takes the caller's reference. Any thread.
  */
 void kvb_session_kick(struct kvb_session *session);
+/* The same with a reference of its own; nothing happens when the session's slot has been given up. Control. */
+void kvb_session_wake(struct kvb_session *session);
 
 /*
  * Control: begins a grace period and returns its number. It has passed once every worker of the

@@ -6,6 +6,7 @@
 #define KVB_SHM_PACK_H
 
 #include <msgpack.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -23,6 +24,20 @@ static inline const msgpack_object *kvb_pack_find(const msgpack_object *map, con
 			return &kv->val;
 	}
 	return NULL;
+}
+
+/* True when the bytes are exactly one MessagePack object. */
+static inline bool kvb_pack_is_one_object(const void *data, size_t size)
+{
+	msgpack_unpacked unpacked;
+	size_t offset = 0;
+	bool one;
+
+	msgpack_unpacked_init(&unpacked);
+	one = msgpack_unpack_next(&unpacked, data, size, &offset) == MSGPACK_UNPACK_SUCCESS &&
+		offset == size;
+	msgpack_unpacked_destroy(&unpacked);
+	return one;
 }
 
 #endif /* KVB_SHM_PACK_H */

@@ -38,9 +38,9 @@ static void keep_line(void *user, enum kvb_log_level level, const char *text)
 	pthread_mutex_unlock(&embedded->log_lock);
 }
 
-void embedded_config(struct kvb_server_config *config)
+void embedded_config(struct kvb_server_options *config)
 {
-	kvb_server_config_init(config);
+	kvb_server_options_init(config, sizeof(*config));
 	config->pool_bytes = 64 * KVB_MIB;
 	config->staging_bytes = KVB_MIB;
 	config->workers = 2;
@@ -49,7 +49,7 @@ void embedded_config(struct kvb_server_config *config)
 	config->log.level = KVB_LOG_DEBUG;
 }
 
-int embedded_start(struct embedded *embedded, struct kvb_server_config *config)
+int embedded_start(struct embedded *embedded, struct kvb_server_options *config)
 {
 	int r;
 
@@ -60,9 +60,13 @@ int embedded_start(struct embedded *embedded, struct kvb_server_config *config)
 	config->dir = embedded->dir;
 	config->log.fn = keep_line;
 	config->log.user = embedded;
-	r = kvb_server_start(config, &embedded->server);
-	if (r < 0)
+	r = kvb_server_new(config, &embedded->server);
+	if (r == 0)
+		r = kvb_server_start(embedded->server);
+	if (r < 0) {
+		kvb_server_free(embedded->server);
 		rmdir(embedded->dir);
+	}
 	return r;
 }
 

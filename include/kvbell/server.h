@@ -55,18 +55,18 @@ struct kvb_log {
 
 /** Initialise with kvb_server_options_init(), then change what you need. */
 struct kvb_server_options {
-	size_t size;              /**< set by kvb_server_options_init() */
-	const char *dir;          /**< runtime directory; NULL: kvb_default_dir() */
-	uint64_t pool_bytes;      /**< payload memory; at least 1 MiB */
-	uint64_t staging_bytes;   /**< payload area of each session; two fragments to 4 GiB */
-	uint32_t fragment_bytes;  /**< most payload in one request; 4 KiB to 64 MiB */
-	uint32_t ring_entries;    /**< requests in flight per session; power of two, 8 to 4096 */
-	uint32_t sessions_max;    /**< sessions at a time; 1 to 16384 */
-	uint32_t objects_max;     /**< stored objects; 0: by the pool's size */
-	uint64_t open_max;        /**< bytes in unfinished puts of one session; 0: half the pool */
-	uint32_t workers;         /**< threads that move payload, 1 to 256; 0: by the CPUs */
-	uint32_t low_percent;     /**< eviction goes on until the pool is this full */
-	uint32_t high_percent;    /**< eviction begins when the pool is this full */
+	size_t size;             /**< set by kvb_server_options_init() */
+	const char *dir;         /**< runtime directory; NULL: kvb_default_dir() */
+	uint64_t pool_bytes;     /**< payload memory; at least 1 MiB */
+	uint64_t staging_bytes;  /**< payload area of each session; two fragments to 4 GiB */
+	uint32_t fragment_bytes; /**< most payload in one request; 4 KiB to 64 MiB */
+	uint32_t ring_entries;   /**< requests in flight per session; power of two, 8 to 4096 */
+	uint32_t sessions_max;   /**< sessions at a time; 1 to 16384 */
+	uint32_t objects_max;    /**< stored objects; 0: by the pool's size */
+	uint64_t open_max;       /**< bytes in unfinished puts of one session; 0: half the pool */
+	uint32_t workers;        /**< threads that move payload, 1 to 256; 0: by the CPUs */
+	uint32_t low_percent;    /**< eviction goes on until the pool is this full */
+	uint32_t high_percent;   /**< eviction begins when the pool is this full */
 	uint32_t transfer_timeout_ms; /**< a transfer without progress is ended; 100 or more */
 	uint32_t drain_timeout_ms;    /**< how long work in flight may take at the stop */
 	uint32_t start_wait_ms;       /**< for memory and lock of a server that has just died */

@@ -44,7 +44,7 @@ static void *dealer_new(const char *identity)
 
 static int start(void **state)
 {
-	struct kvb_server_config config;
+	struct kvb_server_options config;
 
 	(void)state;
 	embedded_config(&config);

@@ -43,7 +43,7 @@ static struct kvb_client *open_client(uint32_t timeout_ms)
 
 static int start_with_pool(uint64_t pool_bytes)
 {
-	struct kvb_server_config config;
+	struct kvb_server_options config;
 
 	embedded_config(&config);
 	config.pool_bytes = pool_bytes;
@@ -317,7 +317,7 @@ static void threads_share_a_client(void **state)
 
 static int start_odd(void **state)
 {
-	struct kvb_server_config config;
+	struct kvb_server_options config;
 
 	(void)state;
 	embedded_config(&config);
@@ -484,7 +484,7 @@ static bool can_ping(const void *arg)
 
 static void a_new_server_is_found_without_a_new_client(void **state)
 {
-	struct kvb_server_config config;
+	struct kvb_server_options config;
 	struct kvb_info info;
 	int r;
 
@@ -500,7 +500,8 @@ static void a_new_server_is_found_without_a_new_client(void **state)
 	config.staging_bytes = 8 * KVB_MIB;
 	config.dir = embedded.dir;
 	config.log = (struct kvb_log){0};
-	assert_int_equal(kvb_server_start(&config, &embedded.server), 0);
+	assert_int_equal(kvb_server_new(&config, &embedded.server), 0);
+	assert_int_equal(kvb_server_start(embedded.server), 0);
 	assert_true(embedded_wait(can_ping, NULL));
 	assert_int_equal(kvb_exists(client, "first", 5, NULL), -ENOENT);
 	round_trip("second", 6, 300000);

@@ -179,9 +179,9 @@ static void bad_usage_names_the_option(void **state)
 {
 	static const char *const wrong[][2] = {
 		{"--pool=12x", "--pool: \"12x\" is not a size"},
-		{"--pool=1KiB", "--pool must be at least"},
-		{"--fragment=3MiB", "--staging must be from two fragments"},
-		{"--ring-entries=100", "--ring-entries must be a power of two"},
+		{"--pool=1KiB", "pool_bytes (--pool) must be at least"},
+		{"--fragment=3MiB", "staging_bytes (--staging) must be from two fragments"},
+		{"--ring-entries=100", "ring_entries (--ring-entries) must be a power of two"},
 		{"--workers=0", "--workers: \"0\" is not a number from 1 to 256"},
 		{"--populate=maybe", "--populate: \"maybe\" is not require or try"},
 		{"--trust-uid=root", "--trust-uid: \"root\" is not a numeric id"},

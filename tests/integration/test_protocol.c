@@ -30,7 +30,7 @@
 static struct embedded embedded;
 static struct raw_client raw;
 
-static int start_with(struct kvb_server_config *config)
+static int start_with(struct kvb_server_options *config)
 {
 	if (embedded_start(&embedded, config) < 0)
 		return -1;
@@ -39,7 +39,7 @@ static int start_with(struct kvb_server_config *config)
 
 static int start(void **state)
 {
-	struct kvb_server_config config;
+	struct kvb_server_options config;
 
 	(void)state;
 	embedded_config(&config);

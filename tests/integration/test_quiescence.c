@@ -70,7 +70,7 @@ static bool gate_reached(const void *arg)
 
 static int start(void **state)
 {
-	struct kvb_server_config config;
+	struct kvb_server_options config;
 
 	(void)state;
 	sem_init(&gate.reached, 0, 0);
@@ -369,7 +369,7 @@ static unsigned count_threads(void)
 static void one_cycle(void)
 {
 	pthread_t ringers[RINGERS];
-	struct kvb_server_config config;
+	struct kvb_server_options config;
 	uint32_t want = kvb_load_relaxed(&storm.calls) + 200;
 
 	embedded_config(&config);

@@ -85,7 +85,7 @@ static void *run_crowd(void *arg)
 static void no_wake_is_lost(void **state)
 {
 	struct crowd crowds[THREADS] = {0};
-	struct kvb_server_config config;
+	struct kvb_server_options config;
 	uint64_t served = 0;
 
 	(void)state;
