@@ -291,14 +291,12 @@ static int client_new(const struct kvb_options *options, struct kvb_client **ret
 	}
 	pthread_mutex_init(&client->lock, NULL);
 	kvb_cond_init(&client->left);
-	kvb_dealer_init(&client->dealer);
 	*ret_client = client;
 	return 0;
 }
 
 static void client_destroy(struct kvb_client *client)
 {
-	kvb_dealer_done(&client->dealer);
 	pthread_cond_destroy(&client->left);
 	pthread_mutex_destroy(&client->lock);
 	client_free(client);

@@ -9,7 +9,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "client/control.h"
 #include "kvbell/kvbell.h"
 #include "kvbell/protocol.h"
 
@@ -39,7 +38,6 @@ struct kvb_client {
 
 	/* --- words of their own --- */
 	uint64_t missed_wakes; /* counted by whoever waits on a ring */
-	struct kvb_dealer dealer;
 };
 
 /* Begins a public call: a reference on the current connection and the call's deadline. 0; -ECHILD;

@@ -66,6 +66,8 @@ int kvb_conn_new(
 	kvb_cq_consumer_init(&conn->cq, attached->session.base, &attached->layout);
 	conn->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	r = conn->wake_fd < 0 ? -errno : init_tables(conn);
+	if (r == 0)
+		r = kvb_dealer_init(&conn->dealer);
 	if (r < 0) {
 		free_tables(conn);
 		return r;
@@ -87,6 +89,7 @@ void kvb_conn_unref(struct kvb_conn *conn)
 	/* The acquire half pairs with the release half of the others: they are through with the maps. */
 	if (kvb_fetch_sub(&conn->refs, 1u) != 1)
 		return;
+	kvb_dealer_done(&conn->dealer);
 	kvb_attached_free(&conn->attached);
 	pthread_cond_destroy(&conn->changed);
 	pthread_mutex_destroy(&conn->lock);
@@ -102,6 +105,7 @@ void kvb_conn_free_in_child(struct kvb_conn *conn)
 	kvb_fd_close(&conn->attached.kick_fd);
 	kvb_fd_close(&conn->attached.bell_fd);
 	kvb_fd_close(&conn->attached.door_fd);
+	kvb_dealer_done_in_child(&conn->dealer);
 	free_tables(conn);
 }
 
@@ -111,6 +115,7 @@ void kvb_conn_fail(struct kvb_conn *conn, int error)
 
 	(void)kvb_compare_exchange(&conn->failed, &none, error);
 	(void)eventfd_write(conn->wake_fd, 1);
+	kvb_dealer_wake(&conn->dealer);
 	/* The internal thread may not have heard of it. */
 	(void)eventfd_write(conn->client->wake_fd, 1);
 	pthread_mutex_lock(&conn->lock);
@@ -125,6 +130,7 @@ static int fail_locked(struct kvb_conn *conn, int error)
 
 	if (kvb_compare_exchange(&conn->failed, &none, error)) {
 		(void)eventfd_write(conn->wake_fd, 1);
+		kvb_dealer_wake(&conn->dealer);
 		(void)eventfd_write(conn->client->wake_fd, 1);
 		pthread_cond_broadcast(&conn->changed);
 	}

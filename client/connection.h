@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "client/attach.h"
+#include "client/control.h"
 #include "shm/ring.h"
 #include "shm/staging.h"
 
@@ -54,6 +55,7 @@ struct kvb_conn {
 	struct kvb_session_header *header;
 	uint8_t *staging_base;
 	int wake_fd; /* eventfd: wakes the thread that sleeps on the bell */
+	struct kvb_dealer dealer;
 
 	pthread_mutex_t lock;
 	pthread_cond_t

@@ -1,127 +1,133 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.c - requests over the ZMQ control socket: ping, list.
+ * control.c - requests over the ZMQ control socket: ping, list, calls of the server's own handlers.
  *
- * Owns the client's ZMQ context and DEALER, under dealer->lock, in whatever thread calls. A DEALER would
- * reconnect by itself and hand old requests to a new server, so it lives for one attachment only, and
- * every message carries the boot id. It must never wait past the caller's deadline, or for a server
- * that is known to be gone.
+ * Owns the connection's ZMQ context and DEALER, under dealer->lock, in whatever threads call. Many may wait for
+ * their answers at once: one of them at a time sleeps on the socket's descriptor, without the lock, receives what
+ * came for anybody, and wakes the others. Whoever uses the socket also receives, since ZMQ's descriptor tells
+ * of each arrival only once. It must never touch the socket without the lock, wait past a caller's deadline, or for
+ * a server that is known to be gone.
  */
 #include "client/control.h"
 
 #include <errno.h>
 #include <msgpack.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include "client/attach.h"
 #include "client/client.h"
 #include "client/connection.h"
+#include "shm/fd.h"
 #include "shm/pack.h"
+#include "shm/threads.h"
 #include "shm/util.h"
 
-#define POLL_MS   200
-#define HWM       16
-#define LIST_PAGE 4096
+/* How often a sleeper looks at the life word. */
+#define RECHECK_MS 200
+#define HWM        1000
+#define LIST_PAGE  4096
 
-void kvb_dealer_init(struct kvb_dealer *dealer)
+/* One request and its answer; lives on its caller's stack. */
+struct kvb_exchange {
+	struct kvb_conn *conn;
+	uint64_t deadline_ns;
+	uint16_t type;
+	const void *request_body;
+	size_t request_size;
+	uint64_t request; /* its number */
+	TAILQ_ENTRY(kvb_exchange) link;
+
+	bool done;
+	int status; /* 0, and a body; or the server's error, and perhaps a body; or our own */
+	void *body; /* from malloc */
+	size_t size;
+};
+
+/* -------------------------------------------------------------------------------------- the socket */
+
+int kvb_dealer_init(struct kvb_dealer *dealer)
 {
+	*dealer = (struct kvb_dealer){.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+	if (dealer->wake_fd < 0)
+		return -errno;
 	pthread_mutex_init(&dealer->lock, NULL);
-}
-
-static void close_socket(struct kvb_dealer *dealer)
-{
-	if (dealer->socket)
-		zmq_close(dealer->socket);
-	dealer->socket = NULL;
+	kvb_cond_init(&dealer->changed);
+	TAILQ_INIT(&dealer->exchanges);
+	return 0;
 }
 
 void kvb_dealer_done(struct kvb_dealer *dealer)
 {
-	close_socket(dealer);
+	if (dealer->socket)
+		zmq_close(dealer->socket);
 	if (dealer->context)
 		zmq_ctx_term(dealer->context);
+	pthread_cond_destroy(&dealer->changed);
 	pthread_mutex_destroy(&dealer->lock);
+	kvb_fd_close(&dealer->wake_fd);
 }
 
-/* ------------------------------------------------------------------------------------ one exchange */
-
-/* msgpack's objects point into the bytes they were unpacked from, so these stay along. */
-struct reply {
-	char *bytes;
-	msgpack_unpacked unpacked;
-};
-
-static void reply_free(struct reply *reply)
+void kvb_dealer_done_in_child(struct kvb_dealer *dealer)
 {
-	msgpack_unpacked_destroy(&reply->unpacked);
-	free(reply->bytes);
+	kvb_fd_close(&dealer->wake_fd);
 }
 
-static int reply_unpack(struct reply *reply, const void *data, size_t size)
+void kvb_dealer_wake(struct kvb_dealer *dealer)
 {
-	size_t offset = 0;
-
-	reply->bytes = malloc(size + 1);
-	if (!reply->bytes)
-		return -ENOMEM;
-	memcpy(reply->bytes, data, size);
-	msgpack_unpacked_init(&reply->unpacked);
-	if (msgpack_unpack_next(&reply->unpacked, reply->bytes, size, &offset) ==
-		MSGPACK_UNPACK_SUCCESS)
-		return 0;
-	reply_free(reply);
-	return -EPROTO;
+	(void)eventfd_write(dealer->wake_fd, 1);
 }
 
-struct exchange {
-	struct kvb_client *client;
-	struct kvb_conn *conn;
-	uint64_t deadline_ns;
-};
-
-static int wait_for(const struct exchange *exchange, short events)
+static int make_socket(struct kvb_dealer *dealer, const char *dir)
 {
-	zmq_pollitem_t item = {.socket = exchange->client->dealer.socket, .events = events};
-
-	for (;;) {
-		uint64_t now_ns = kvb_now_ns();
-		uint64_t left_ms;
-		int r = kvb_conn_check(exchange->conn);
-		if (r < 0)
-			return r;
-		if (now_ns >= exchange->deadline_ns)
-			return -ETIMEDOUT;
-		left_ms = (exchange->deadline_ns - now_ns) / KVB_NS_PER_MS + 1;
-		r = zmq_poll(&item, 1, (long)kvb_min_u64(left_ms, POLL_MS));
-		if (r > 0)
-			return 0;
-		if (r < 0 && errno != EINTR)
-			return -errno;
-	}
-}
-
-static int send_request(const struct exchange *exchange, uint16_t type, const msgpack_sbuffer *body)
-{
-	struct kvb_dealer *dealer = &exchange->client->dealer;
-	const struct kvb_welcome *welcome = &exchange->conn->attached.welcome;
-	struct kvb_msg_header header = {.magic = KVB_MAGIC,
-		.abi = KVB_ABI_VERSION,
-		.type = type,
-		.request = ++dealer->request,
-		.session = welcome->session};
-	int r = wait_for(exchange, ZMQ_POLLOUT);
+	static const struct {
+		int option;
+		int value;
+	} options[] = {{ZMQ_LINGER, 0}, {ZMQ_IMMEDIATE, 1}, {ZMQ_SNDHWM, HWM}, {ZMQ_RCVHWM, HWM}};
+	char path[sizeof(((struct kvb_client *)0)->dir) + 32], endpoint[sizeof(path) + 8];
+	size_t size = sizeof(dealer->socket_fd);
+	int r = kvb_socket_path(dir, KVB_CONTROL_SOCKET, path, sizeof(path));
 
 	if (r < 0)
 		return r;
-	memcpy(header.boot_id, welcome->boot_id, KVB_ID_BYTES);
-	if (zmq_send(dealer->socket, &header, sizeof(header), ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
-		zmq_send(dealer->socket, body->data, body->size, ZMQ_DONTWAIT) < 0)
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(options); i++)
+		if (zmq_setsockopt(
+			    dealer->socket, options[i].option, &options[i].value, sizeof(int)) < 0)
+			return -errno;
+	snprintf(endpoint, sizeof(endpoint), "ipc://%s", path);
+	if (zmq_getsockopt(dealer->socket, ZMQ_FD, &dealer->socket_fd, &size) < 0 ||
+		zmq_connect(dealer->socket, endpoint) < 0)
 		return -errno;
 	return 0;
 }
+
+static int open_socket(struct kvb_dealer *dealer, const char *dir)
+{
+	int r;
+
+	if (dealer->socket)
+		return 0;
+	if (!dealer->context)
+		dealer->context = zmq_ctx_new();
+	if (!dealer->context)
+		return -errno;
+	dealer->socket = zmq_socket(dealer->context, ZMQ_DEALER);
+	if (!dealer->socket)
+		return -errno;
+	r = make_socket(dealer, dir);
+	if (r < 0) {
+		zmq_close(dealer->socket);
+		dealer->socket = NULL;
+	}
+	return r;
+}
+
+/* --------------------------------------------------------------------------------------- receiving */
 
 /* One message: exactly two frames, else -EPROTO with everything read. */
 static int receive_frames(void *socket, zmq_msg_t frames[2])
@@ -142,87 +148,156 @@ static int receive_frames(void *socket, zmq_msg_t frames[2])
 	return n == 2 && zmq_msg_size(&frames[0]) == sizeof(struct kvb_msg_header) ? 0 : -EPROTO;
 }
 
-/* The server's word on the request, or -EAGAIN when the message answers an older one. */
-static int read_reply(const struct exchange *exchange, uint16_t type, zmq_msg_t frames[2],
-	struct reply *ret_reply)
+static int keep_body(struct kvb_exchange *exchange, zmq_msg_t *frame)
+{
+	size_t size = zmq_msg_size(frame);
+
+	if (!kvb_pack_is_one_object(zmq_msg_data(frame), size))
+		return -EPROTO;
+	exchange->body = malloc(size);
+	if (!exchange->body)
+		return -ENOMEM;
+	memcpy(exchange->body, zmq_msg_data(frame), size);
+	exchange->size = size;
+	return 0;
+}
+
+/* Gives the message to the one who waits for it; an answer that nobody waits for any more is dropped. */
+static void deliver(struct kvb_dealer *dealer, zmq_msg_t frames[2])
 {
 	struct kvb_msg_header header;
+	struct kvb_exchange *exchange;
 
 	memcpy(&header, zmq_msg_data(&frames[0]), sizeof(header));
-	if (header.magic != KVB_MAGIC || header.abi != KVB_ABI_VERSION)
-		return -EPROTO;
-	if (header.request != exchange->client->dealer.request || header.type != type)
-		return -EAGAIN;
-	if (header.status < 0)
-		/* An earlier server's message, or one of a session that has ended meanwhile. */
-		return header.status == -ESTALE ? -ECONNRESET : header.status;
-	return reply_unpack(ret_reply, zmq_msg_data(&frames[1]), zmq_msg_size(&frames[1]));
+	TAILQ_FOREACH(exchange, &dealer->exchanges, link)
+	if (exchange->request == header.request && exchange->type == header.type)
+		break;
+	if (!exchange || exchange->done || header.magic != KVB_MAGIC ||
+		header.abi != KVB_ABI_VERSION)
+		return;
+	exchange->status = keep_body(exchange, &frames[1]);
+	/* Another server's word on a request that was meant for ours. */
+	if (memcmp(header.boot_id, exchange->conn->attached.welcome.boot_id, KVB_ID_BYTES) != 0)
+		exchange->status = -ECONNRESET;
+	else if (header.status < 0)
+		exchange->status = header.status;
+	exchange->done = true;
 }
 
-static int receive_reply(const struct exchange *exchange, uint16_t type, struct reply *ret_reply)
+/* Everything that is there. */
+static void receive_all_locked(struct kvb_dealer *dealer)
 {
 	zmq_msg_t frames[2];
+	bool any = false;
 	int r;
 
+	if (!dealer->socket)
+		return;
 	do {
-		r = wait_for(exchange, ZMQ_POLLIN);
-		if (r < 0)
-			return r;
 		zmq_msg_init(&frames[0]);
 		zmq_msg_init(&frames[1]);
-		r = receive_frames(exchange->client->dealer.socket, frames);
+		r = receive_frames(dealer->socket, frames);
 		if (r == 0)
-			r = read_reply(exchange, type, frames, ret_reply);
+			deliver(dealer, frames);
+		any = any || r == 0;
 		zmq_msg_close(&frames[0]);
 		zmq_msg_close(&frames[1]);
-	} while (r == -EAGAIN);
-	return r;
+	} while (r == 0 || r == -EPROTO || r == -EINTR);
+	if (any)
+		pthread_cond_broadcast(&dealer->changed);
 }
 
-static int round_trip(const struct exchange *exchange, uint16_t type, const msgpack_sbuffer *body,
-	struct reply *ret_reply)
-{
-	int r = send_request(exchange, type, body);
+/* ----------------------------------------------------------------------------------------- waiting */
 
-	return r < 0 ? r : receive_reply(exchange, type, ret_reply);
+static void sleep_on_socket(struct kvb_dealer *dealer, uint64_t left_ns)
+{
+	struct pollfd fds[] = {
+		{.fd = dealer->socket ? dealer->socket_fd : -1, .events = POLLIN},
+		{.fd = dealer->wake_fd, .events = POLLIN},
+	};
+	eventfd_t wakes;
+
+	dealer->sleeping = true;
+	pthread_mutex_unlock(&dealer->lock);
+	(void)poll(fds, KVB_ARRAY_SIZE(fds),
+		(int)kvb_min_u64(left_ns / KVB_NS_PER_MS + 1, RECHECK_MS));
+	pthread_mutex_lock(&dealer->lock);
+	dealer->sleeping = false;
+	if (fds[1].revents)
+		(void)eventfd_read(dealer->wake_fd, &wakes);
+	receive_all_locked(dealer);
+	/* Somebody else must sleep if this thread has what it wants. */
+	pthread_cond_broadcast(&dealer->changed);
 }
 
-/* ------------------------------------------------------------------------------------- the socket */
-
-static int open_socket(struct kvb_client *client)
+/* Waits until something may have changed. 0; -ETIMEDOUT; the connection's error. */
+static int wait_locked(const struct kvb_exchange *exchange)
 {
-	struct kvb_dealer *dealer = &client->dealer;
-	static const struct {
-		int option;
-		int value;
-	} options[] = {{ZMQ_LINGER, 0}, {ZMQ_IMMEDIATE, 1}, {ZMQ_SNDHWM, HWM}, {ZMQ_RCVHWM, HWM}};
-	char path[sizeof(client->dir) + 32], endpoint[sizeof(path) + 8];
-	int r = kvb_socket_path(client->dir, KVB_CONTROL_SOCKET, path, sizeof(path));
+	struct kvb_dealer *dealer = &exchange->conn->dealer;
+	uint64_t now_ns = kvb_now_ns();
+	int r = kvb_conn_check(exchange->conn);
 
 	if (r < 0)
 		return r;
-	if (!dealer->context)
-		dealer->context = zmq_ctx_new();
-	if (!dealer->context)
-		return -errno;
-	dealer->socket = zmq_socket(dealer->context, ZMQ_DEALER);
-	if (!dealer->socket)
-		return -errno;
-	for (size_t i = 0; i < KVB_ARRAY_SIZE(options); i++)
-		if (zmq_setsockopt(
-			    dealer->socket, options[i].option, &options[i].value, sizeof(int)) < 0)
-			return -errno;
-	snprintf(endpoint, sizeof(endpoint), "ipc://%s", path);
-	return zmq_connect(dealer->socket, endpoint) < 0 ? -errno : 0;
+	if (now_ns >= exchange->deadline_ns)
+		return -ETIMEDOUT;
+	if (dealer->sleeping)
+		(void)kvb_cond_wait_until(&dealer->changed, &dealer->lock, exchange->deadline_ns);
+	else
+		sleep_on_socket(dealer, exchange->deadline_ns - now_ns);
+	return 0;
 }
 
-static int present_token(const struct exchange *exchange)
+/* ----------------------------------------------------------------------------------------- sending */
+
+static int send_locked(struct kvb_exchange *exchange)
 {
+	struct kvb_dealer *dealer = &exchange->conn->dealer;
 	const struct kvb_welcome *welcome = &exchange->conn->attached.welcome;
-	struct kvb_dealer *dealer = &exchange->client->dealer;
+	struct kvb_msg_header header = {.magic = KVB_MAGIC,
+		.abi = KVB_ABI_VERSION,
+		.type = exchange->type,
+		.request = exchange->request,
+		.session = welcome->session};
+
+	memcpy(header.boot_id, welcome->boot_id, KVB_ID_BYTES);
+	/* -EAGAIN until the connection stands, and while the server does not keep up. */
+	while (zmq_send(dealer->socket, &header, sizeof(header), ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
+		int r = errno == EAGAIN ? wait_locked(exchange) : errno == EINTR ? 0 : -errno;
+		if (r < 0)
+			return r;
+	}
+	/* ZMQ takes a message whole once it has taken the first frame. */
+	if (zmq_send(dealer->socket, exchange->request_body, exchange->request_size, ZMQ_DONTWAIT) <
+		0)
+		return -errno;
+	receive_all_locked(dealer);
+	return 0;
+}
+
+/* Status and body of the answer; or our own error. */
+static int round_trip_locked(struct kvb_exchange *exchange)
+{
+	struct kvb_dealer *dealer = &exchange->conn->dealer;
+	int r;
+
+	exchange->request = ++dealer->request;
+	TAILQ_INSERT_TAIL(&dealer->exchanges, exchange, link);
+	r = send_locked(exchange);
+	while (r == 0 && !exchange->done)
+		r = wait_locked(exchange);
+	TAILQ_REMOVE(&dealer->exchanges, exchange, link);
+	/* An answer that came with the deadline, or with the end, is an answer. */
+	return exchange->done ? exchange->status : r;
+}
+
+static int present_token_locked(const struct kvb_exchange *waiting)
+{
+	const struct kvb_welcome *welcome = &waiting->conn->attached.welcome;
+	struct kvb_exchange exchange = {
+		.conn = waiting->conn, .deadline_ns = waiting->deadline_ns, .type = KVB_MSG_ATTACH};
 	msgpack_sbuffer body;
 	msgpack_packer packer;
-	struct reply reply;
 	int r;
 
 	msgpack_sbuffer_init(&body);
@@ -230,81 +305,140 @@ static int present_token(const struct exchange *exchange)
 	msgpack_pack_map(&packer, 1);
 	msgpack_pack_str_with_body(&packer, "token", 5);
 	msgpack_pack_bin_with_body(&packer, welcome->token, KVB_ID_BYTES);
-	r = round_trip(exchange, KVB_MSG_ATTACH, &body, &reply);
+	exchange.request_body = body.data;
+	exchange.request_size = body.size;
+	r = round_trip_locked(&exchange);
 	msgpack_sbuffer_destroy(&body);
-	if (r == 0) {
-		reply_free(&reply);
-		dealer->session = welcome->session;
-		memcpy(dealer->boot_id, welcome->boot_id, KVB_ID_BYTES);
-	}
+	free(exchange.body);
 	return r;
 }
 
-/* A socket that this attachment's token was presented on. */
-static int ensure_socket(const struct exchange *exchange)
+/* A socket on which this attachment's token was presented. */
+static int ensure_attached_locked(const struct kvb_exchange *exchange)
 {
-	struct kvb_dealer *dealer = &exchange->client->dealer;
-	const struct kvb_welcome *welcome = &exchange->conn->attached.welcome;
+	struct kvb_dealer *dealer = &exchange->conn->dealer;
 	int r;
 
-	if (dealer->socket && dealer->session == welcome->session &&
-		memcmp(dealer->boot_id, welcome->boot_id, KVB_ID_BYTES) == 0)
+	while (dealer->state == KVB_DEALER_ATTACHING) {
+		r = wait_locked(exchange);
+		if (r < 0)
+			return r;
+	}
+	if (dealer->state == KVB_DEALER_ATTACHED)
 		return 0;
-	close_socket(dealer);
-	r = open_socket(exchange->client);
-	return r < 0 ? r : present_token(exchange);
+	dealer->state = KVB_DEALER_ATTACHING;
+	r = open_socket(dealer, exchange->conn->client->dir);
+	if (r == 0)
+		r = present_token_locked(exchange);
+	dealer->state = r == 0 ? KVB_DEALER_ATTACHED : KVB_DEALER_DETACHED;
+	pthread_cond_broadcast(&dealer->changed);
+	return r;
 }
 
-/* One request of this type. *ret_reply is the caller's to free. */
-static int call(const struct exchange *exchange, uint16_t type, const msgpack_sbuffer *body,
-	struct reply *ret_reply)
+/* 0 and a body; the server's error, perhaps with a body; our own. The body is the caller's to free. */
+static int exchange_run(struct kvb_exchange *exchange)
 {
-	struct kvb_dealer *dealer = &exchange->client->dealer;
+	struct kvb_dealer *dealer = &exchange->conn->dealer;
 	int r;
 
 	if (exchange->conn->attached.welcome.kind != KVB_KIND_OWN)
 		return -EPERM;
 	pthread_mutex_lock(&dealer->lock);
-	r = ensure_socket(exchange);
+	r = ensure_attached_locked(exchange);
 	if (r == 0)
-		r = round_trip(exchange, type, body, ret_reply);
-	/* A fresh socket has no late answers. */
-	if (r < 0)
-		close_socket(dealer);
+		r = round_trip_locked(exchange);
+	/* ZMQ may have made a new connection, which the token was not presented on. */
+	if (r == -EACCES && dealer->state == KVB_DEALER_ATTACHED)
+		dealer->state = KVB_DEALER_DETACHED;
 	pthread_mutex_unlock(&dealer->lock);
 	return r;
 }
 
-static int exchange_begin(struct kvb_client *client, struct exchange *ret_exchange)
-{
-	ret_exchange->client = client;
-	return kvb_client_enter(client, &ret_exchange->conn, &ret_exchange->deadline_ns);
-}
-
-static void exchange_end(struct exchange *exchange)
-{
-	kvb_client_leave(exchange->client, exchange->conn);
-}
-
 /* ------------------------------------------------------------------------------------ public calls */
+
+/* {} */
+static const char empty_map[] = {'\x80'};
 
 int kvb_ping_control(struct kvb_client *client)
 {
-	struct exchange exchange;
-	struct reply reply;
-	msgpack_sbuffer body = {.data = (char[]){'\x80'}, .size = 1, .alloc = 1};
-	int r = exchange_begin(client, &exchange);
+	struct kvb_exchange exchange = {
+		.type = KVB_MSG_PING, .request_body = empty_map, .request_size = sizeof(empty_map)};
+	int r = kvb_client_enter(client, &exchange.conn, &exchange.deadline_ns);
 
 	if (r < 0)
 		return r;
-	r = call(&exchange, KVB_MSG_PING, &body, &reply);
-	if (r == 0)
-		reply_free(&reply);
-	exchange_end(&exchange);
+	r = exchange_run(&exchange);
+	free(exchange.body);
+	kvb_client_leave(client, exchange.conn);
 	return r;
 }
 
-static int request_page(const struct exchange *exchange, uint64_t cursor, struct reply *ret_reply)
+/* The text of {"error": text}; "" when there is none. */
+static void copy_error(const struct kvb_exchange *exchange, char *text, size_t text_size)
+{
+	msgpack_unpacked unpacked;
+	size_t offset = 0;
+	const msgpack_object *error = NULL;
+
+	if (!exchange->body)
+		return;
+	msgpack_unpacked_init(&unpacked);
+	if (msgpack_unpack_next(&unpacked, exchange->body, exchange->size, &offset) ==
+		MSGPACK_UNPACK_SUCCESS)
+		error = kvb_pack_find(&unpacked.data, "error");
+	if (error && error->type == MSGPACK_OBJECT_STR)
+		snprintf(text, text_size, "%.*s", (int)kvb_min_u64(error->via.str.size, text_size),
+			error->via.str.ptr);
+	msgpack_unpacked_destroy(&unpacked);
+}
+
+static int call(struct kvb_client *client, struct kvb_exchange *exchange, uint32_t timeout_ms,
+	struct kvb_reply *reply)
+{
+	int r = kvb_client_enter(client, &exchange->conn, &exchange->deadline_ns);
+
+	if (r < 0)
+		return r;
+	if (timeout_ms > 0)
+		exchange->deadline_ns = kvb_now_ns() + timeout_ms * KVB_NS_PER_MS;
+	r = exchange_run(exchange);
+	kvb_client_leave(client, exchange->conn);
+	if (r < 0) {
+		copy_error(exchange, reply->text, sizeof(reply->text));
+		free(exchange->body);
+		return r;
+	}
+	reply->body = exchange->body;
+	reply->size = exchange->size;
+	return 0;
+}
+
+int kvb_call(struct kvb_client *client, uint16_t type, const void *body, size_t size,
+	uint32_t timeout_ms, struct kvb_reply *ret_reply)
+{
+	struct kvb_exchange exchange = {.type = type, .request_body = body, .request_size = size};
+	struct kvb_reply reply = {0};
+	int r = -EINVAL;
+
+	if (size > KVB_MSG_BODY_MAX)
+		r = -EMSGSIZE;
+	else if (type >= KVB_MSG_USER && kvb_pack_is_one_object(body, size))
+		r = call(client, &exchange, timeout_ms, &reply);
+	if (ret_reply)
+		*ret_reply = reply;
+	else
+		kvb_reply_free(&reply);
+	return r;
+}
+
+void kvb_reply_free(struct kvb_reply *reply)
+{
+	free(reply->body);
+	reply->body = NULL;
+	reply->size = 0;
+}
+
+static int request_page(struct kvb_exchange *exchange, uint64_t cursor)
 {
 	msgpack_sbuffer body;
 	msgpack_packer packer;
@@ -317,7 +451,9 @@ static int request_page(const struct exchange *exchange, uint64_t cursor, struct
 	msgpack_pack_uint64(&packer, cursor);
 	msgpack_pack_str_with_body(&packer, "limit", 5);
 	msgpack_pack_uint64(&packer, LIST_PAGE);
-	r = call(exchange, KVB_MSG_LIST, &body, ret_reply);
+	exchange->request_body = body.data;
+	exchange->request_size = body.size;
+	r = exchange_run(exchange);
 	msgpack_sbuffer_destroy(&body);
 	return r;
 }
@@ -337,7 +473,8 @@ static int pass_entry(const msgpack_object *pair, kvb_entry_fn *fn, void *user)
 	return fn(user, &entry);
 }
 
-static int pass_page(const msgpack_object *page, kvb_entry_fn *fn, void *user, uint64_t *ret_cursor)
+static int pass_entries(
+	const msgpack_object *page, kvb_entry_fn *fn, void *user, uint64_t *ret_cursor)
 {
 	const msgpack_object *cursor = kvb_pack_find(page, "cursor");
 	const msgpack_object *entries = kvb_pack_find(page, "entries");
@@ -354,24 +491,39 @@ static int pass_page(const msgpack_object *page, kvb_entry_fn *fn, void *user, u
 	return 0;
 }
 
+static int pass_page(
+	const struct kvb_exchange *exchange, kvb_entry_fn *fn, void *user, uint64_t *ret_cursor)
+{
+	msgpack_unpacked unpacked;
+	size_t offset = 0;
+	int r = -EPROTO;
+
+	msgpack_unpacked_init(&unpacked);
+	if (msgpack_unpack_next(&unpacked, exchange->body, exchange->size, &offset) ==
+		MSGPACK_UNPACK_SUCCESS)
+		r = pass_entries(&unpacked.data, fn, user, ret_cursor);
+	msgpack_unpacked_destroy(&unpacked);
+	return r;
+}
+
 int kvb_list(struct kvb_client *client, kvb_entry_fn *fn, void *user)
 {
-	struct exchange exchange;
-	uint64_t cursor = 0;
-	int r = exchange_begin(client, &exchange);
+	struct kvb_conn *conn;
+	uint64_t cursor = 0, deadline_ns;
+	int r = kvb_client_enter(client, &conn, &deadline_ns);
 
 	if (r < 0)
 		return r;
 	do {
-		struct reply reply;
 		/* The deadline is for the server, not for the caller's function. */
-		exchange.deadline_ns = kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS;
-		r = request_page(&exchange, cursor, &reply);
-		if (r < 0)
-			break;
-		r = pass_page(&reply.unpacked.data, fn, user, &cursor);
-		reply_free(&reply);
+		struct kvb_exchange exchange = {.conn = conn,
+			.type = KVB_MSG_LIST,
+			.deadline_ns = kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS};
+		r = request_page(&exchange, cursor);
+		if (r == 0)
+			r = pass_page(&exchange, fn, user, &cursor);
+		free(exchange.body);
 	} while (r == 0 && cursor != 0);
-	exchange_end(&exchange);
+	kvb_client_leave(client, conn);
 	return r;
 }

@@ -58,6 +58,14 @@ const char *kvb_strerror(int error)
 		return "the limit of open files is reached; raise it (ulimit -n)";
 	case ENOMEM:
 		return "out of memory, here or on the server";
+	case EOPNOTSUPP:
+		return "the server has no handler for this message type";
+	case EAGAIN:
+		return "as many calls wait on the server as its queue holds; try again later";
+	case ENODATA:
+		return "the server's handler gave no reply";
+	case EBADMSG:
+		return "the server's handler gave more than one reply";
 	case ECHILD:
 		return "a forked child cannot use its parent's client; open one of its own";
 	default:

@@ -194,8 +194,8 @@ static int dispatch(struct kvb_call *call, struct message *message)
 			(void)kvb_call_fail(call, r, "all threads are busy and the queue is full");
 	} else if (r == 0) {
 		run_sync(call);
-		kvb_reply(call->server, call->session, &call->peer, &call->header, call->status,
-			&call->reply);
+		kvb_send_reply(call->server, call->session, &call->peer, &call->header,
+			call->status, &call->reply);
 		call->answered = true;
 	}
 	msgpack_unpacked_destroy(&unpacked);
@@ -211,7 +211,8 @@ static void answer(struct kvb_call *call, struct message *message)
 	r = dispatch(call, message);
 	if (r < 0) {
 		kvb_call_set_error(call, r, call->text);
-		kvb_reply(call->server, call->session, &call->peer, &call->header, r, &call->reply);
+		kvb_send_reply(
+			call->server, call->session, &call->peer, &call->header, r, &call->reply);
 	}
 	kvb_call_free_answer(call);
 }

@@ -105,7 +105,7 @@ static void answer(struct kvb_call *call, int status, const msgpack_sbuffer *bod
 {
 	TAILQ_REMOVE(&call->handler->waiting, call, in_flight);
 	call->answered = true;
-	kvb_reply(call->server, call->session, &call->peer, &call->header, status, body);
+	kvb_send_reply(call->server, call->session, &call->peer, &call->header, status, body);
 }
 
 /* Answers a call that is not ours at the moment; frees it if no thread will ever look at it. */

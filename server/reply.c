@@ -133,8 +133,9 @@ static void send_or_keep(struct kvb_server *server, struct kvb_session *session,
 	drop(server);
 }
 
-void kvb_reply(struct kvb_server *server, struct kvb_session *session, const struct kvb_peer *peer,
-	const struct kvb_msg_header *request, int status, const msgpack_sbuffer *body)
+void kvb_send_reply(struct kvb_server *server, struct kvb_session *session,
+	const struct kvb_peer *peer, const struct kvb_msg_header *request, int status,
+	const msgpack_sbuffer *body)
 {
 	struct kvb_msg_header header = {.magic = KVB_MAGIC,
 		.abi = KVB_ABI_VERSION,

@@ -29,8 +29,9 @@ void kvb_outbox_init(struct kvb_outbox *outbox);
  * Answers a request: `request` is its header. `session`, unless NULL, keeps the reply when it cannot go out now. What
  * cannot be delivered at all is counted. Never blocks.
  */
-void kvb_reply(struct kvb_server *server, struct kvb_session *session, const struct kvb_peer *peer,
-	const struct kvb_msg_header *request, int status, const msgpack_sbuffer *body);
+void kvb_send_reply(struct kvb_server *server, struct kvb_session *session,
+	const struct kvb_peer *peer, const struct kvb_msg_header *request, int status,
+	const msgpack_sbuffer *body);
 
 /* Sends what waits, as far as it goes; fails sessions that do not read. Returns when it wants to be called next, or
  * UINT64_MAX. */

@@ -177,6 +177,33 @@ typedef int kvb_entry_fn(void *user, const struct kvb_entry *entry);
  */
 KVB_API int kvb_list(struct kvb_client *client, kvb_entry_fn *fn, void *user);
 
+/** The answer to kvb_call(). */
+struct kvb_reply {
+	void *body; /**< one MessagePack object; NULL with an error */
+	size_t size;
+	char text[192]; /**< with an error of the server: what it said about it; else "" */
+};
+
+/**
+ * Calls a handler that the server's program has registered (kvbell/server.h), and waits for its answer. Many threads may
+ * be inside at once; their calls do not wait for one another.
+ *
+ * \param type  1024 (KVB_MSG_USER) to 65535
+ * \param body  one MessagePack object of `size` bytes, 262,144 at most
+ * \param timeout_ms  0: the client's. A call that times out may have been done, or still be done
+ * \param ret_reply  always written; to be given back with kvb_reply_free(). NULL: the answer is dropped
+ * \return 0; the handler's own negative errno; and
+ *   -EINVAL type or body; -EMSGSIZE the body is too long; -EOPNOTSUPP there is no handler; -EAGAIN as many calls
+ *   wait as the server's queue holds; -ETIMEDOUT here or on the server; -ENODATA, -EBADMSG, -EIO the handler
+ *   gave no reply, two, or an impossible status; -ESHUTDOWN; -EPERM this client is not of the server's uid;
+ *   -ECONNRESET; -ENOTCONN; -ENOMEM; -EPROTO.
+ */
+KVB_API int kvb_call(struct kvb_client *client, uint16_t type, const void *body, size_t size,
+	uint32_t timeout_ms, struct kvb_reply *ret_reply);
+
+/** Frees the body. A reply of zeroes, or one freed before, is allowed. */
+KVB_API void kvb_reply_free(struct kvb_reply *reply);
+
 /** Text for a negative errno of this library: what happened and what helps. Static, never NULL. */
 KVB_API const char *kvb_strerror(int error);
 
