@@ -137,12 +137,24 @@ static bool is_served(const struct kvb_session *session)
 		(session->reason == KVB_REASON_SERVER_DRAIN && session->header);
 }
 
-/* Finds handler and session. 0; -errno. */
+/* The session that the connection has attached to, if it is the one that the message names. */
+static struct kvb_session *find_session(const struct kvb_call *call)
+{
+	struct kvb_session *session =
+		kvb_session_find(&call->server->sessions, call->header.session);
+
+	return session && is_served(session) && kvb_peer_equal(&session->control_peer, &call->peer)
+		? session
+		: NULL;
+}
+
+/* Finds session and handler. 0; -errno. */
 static int route(struct kvb_call *call)
 {
 	struct kvb_server *server = call->server;
-	struct kvb_session *session;
 
+	/* First, since the outbox keeps error replies, too. */
+	call->session = find_session(call);
 	/* A DEALER delivers what it queued for a dead server to the next one. */
 	if (memcmp(call->header.boot_id, server->boot_id, KVB_ID_BYTES) != 0)
 		return kvb_call_fail(
@@ -151,9 +163,6 @@ static int route(struct kvb_call *call)
 	if (!call->handler)
 		return kvb_call_fail(
 			call, -EOPNOTSUPP, "there is no handler for this message type");
-	session = kvb_session_find(&server->sessions, call->header.session);
-	if (session && is_served(session) && kvb_peer_equal(&session->control_peer, &call->peer))
-		call->session = session;
 	if (!call->session && !call->handler->unattached)
 		return kvb_call_fail(
 			call, -EACCES, "this connection has not attached to the session");

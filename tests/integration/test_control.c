@@ -19,28 +19,14 @@
 
 #include "server/server.h"
 #include "shm/util.h"
+#include "tests/dealer.h"
 #include "tests/embedded.h"
 #include "tests/raw.h"
 
-#define DEADLINE_MS 20000
-
 static struct embedded embedded;
 static struct raw_client raw;
-static void *context;
-static void *dealer;
-
-static void *dealer_new(const char *identity)
-{
-	char endpoint[128];
-	void *socket = zmq_socket(context, ZMQ_DEALER);
-	int zero = 0;
-
-	zmq_setsockopt(socket, ZMQ_LINGER, &zero, sizeof(zero));
-	if (identity)
-		zmq_setsockopt(socket, ZMQ_ROUTING_ID, identity, strlen(identity));
-	snprintf(endpoint, sizeof(endpoint), "ipc://%s/%s", embedded.dir, KVB_CONTROL_SOCKET);
-	return zmq_connect(socket, endpoint) == 0 ? socket : NULL;
-}
+static struct dealer dealer;
+static struct dealer_reply reply;
 
 static int start(void **state)
 {
@@ -51,125 +37,57 @@ static int start(void **state)
 	config.objects_max = 20000;
 	if (embedded_start(&embedded, &config) < 0 || raw_attach(&raw, embedded.dir) < 0)
 		return -1;
-	context = zmq_ctx_new();
-	dealer = dealer_new(NULL);
-	return dealer ? 0 : -1;
+	return dealer_open(&dealer, embedded.dir, &raw.welcome, NULL);
 }
 
 static int stop(void **state)
 {
 	(void)state;
-	zmq_close(dealer);
-	zmq_ctx_term(context);
+	dealer_close(&dealer);
 	raw_drop(&raw);
 	return embedded_stop(&embedded);
 }
 
-static struct kvb_msg_header header_of(uint16_t type, uint64_t request)
+static int call(const struct kvb_msg_header *header, const void *body, size_t size)
 {
-	struct kvb_msg_header header = {.magic = KVB_MAGIC,
-		.abi = KVB_ABI_VERSION,
-		.type = type,
-		.request = request,
-		.session = raw.welcome.session};
-
-	memcpy(header.boot_id, raw.welcome.boot_id, KVB_ID_BYTES);
-	return header;
-}
-
-static void send_two(
-	void *socket, const struct kvb_msg_header *header, const void *body, size_t size)
-{
-	assert_int_equal(zmq_send(socket, header, sizeof(*header), ZMQ_SNDMORE), sizeof(*header));
-	assert_int_equal(zmq_send(socket, body, size, 0), size);
-}
-
-struct reply {
-	struct kvb_msg_header header;
-	uint8_t body[KVB_MSG_BODY_MAX];
-	size_t size;
-};
-static struct reply reply;
-
-/* The next reply: exactly a header and a body. */
-static void receive(void *socket)
-{
-	zmq_pollitem_t item = {.socket = socket, .events = ZMQ_POLLIN};
-	int more;
-	size_t size = sizeof(more);
-	int n;
-
-	assert_int_equal(zmq_poll(&item, 1, DEADLINE_MS), 1);
-	assert_int_equal(
-		zmq_recv(socket, &reply.header, sizeof(reply.header), 0), sizeof(reply.header));
-	n = zmq_recv(socket, reply.body, sizeof(reply.body), 0);
-	assert_in_range(n, 1, sizeof(reply.body));
-	reply.size = (size_t)n;
-	assert_int_equal(zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &size), 0);
-	assert_int_equal(more, 0);
-	assert_int_equal(reply.header.magic, KVB_MAGIC);
-	assert_memory_equal(reply.header.boot_id, raw.welcome.boot_id, KVB_ID_BYTES);
-}
-
-static int call(void *socket, const struct kvb_msg_header *header, const void *body, size_t size)
-{
-	send_two(socket, header, body, size);
-	receive(socket);
-	assert_int_equal(reply.header.request, header->request);
-	assert_int_equal(reply.header.type, header->type);
+	assert_int_equal(dealer_call(&dealer, header, body, size, &reply), 0);
 	return reply.header.status;
-}
-
-static int attach(void *socket, const uint8_t *token)
-{
-	struct kvb_msg_header header = header_of(KVB_MSG_ATTACH, 1);
-	uint8_t body[9 + KVB_ID_BYTES] = "\x81\xa5token\xc4\x10";
-
-	memcpy(body + 9, token, KVB_ID_BYTES);
-	return call(socket, &header, body, sizeof(body));
-}
-
-static int ping(void *socket, uint64_t request)
-{
-	struct kvb_msg_header header = header_of(KVB_MSG_PING, request);
-
-	return call(socket, &header, "\x80", 1);
 }
 
 static void a_token_opens_the_control_socket(void **state)
 {
 	uint8_t wrong[KVB_ID_BYTES];
+	struct kvb_msg_header header;
 
 	(void)state;
-	assert_int_equal(ping(dealer, 7), -EACCES);
+	assert_int_equal(dealer_ping(&dealer, 7), -EACCES);
 	memcpy(wrong, raw.welcome.token, sizeof(wrong));
 	wrong[15] ^= 1;
-	assert_int_equal(attach(dealer, wrong), -EACCES);
-	assert_int_equal(ping(dealer, 8), -EACCES);
-	assert_int_equal(attach(dealer, raw.welcome.token), 0);
-	assert_int_equal(ping(dealer, UINT64_MAX), 0);
+	assert_int_equal(dealer_attach_with(&dealer, wrong), -EACCES);
+	assert_int_equal(dealer_ping(&dealer, 8), -EACCES);
+	assert_int_equal(dealer_attach(&dealer), 0);
+	header = dealer_header(&dealer, KVB_MSG_PING, UINT64_MAX);
+	assert_int_equal(call(&header, "\x80", 1), 0);
 	assert_int_equal(reply.size, 1);
 	assert_int_equal(reply.body[0], 0x80);
 }
 
 static void a_copied_routing_id_gains_nothing(void **state)
 {
-	void *first = dealer_new("same");
-	void *second;
-	struct kvb_msg_header header = header_of(KVB_MSG_PING, 3);
-	zmq_pollitem_t item;
+	struct dealer first, second;
+	struct kvb_msg_header header = dealer_header(&dealer, KVB_MSG_PING, 3);
 
 	(void)state;
-	assert_int_equal(attach(first, raw.welcome.token), 0);
-	second = dealer_new("same");
-	send_two(second, &header, "\x80", 1);
+	assert_int_equal(dealer_open(&first, embedded.dir, &raw.welcome, "same"), 0);
+	assert_int_equal(dealer_attach(&first), 0);
+	assert_int_equal(dealer_open(&second, embedded.dir, &raw.welcome, "same"), 0);
+	assert_int_equal(dealer_send(&second, &header, "\x80", 1), 0);
 	/* The first one is undisturbed; the impostor is not heard. */
 	for (uint64_t i = 0; i < 100; i++)
-		assert_int_equal(ping(first, i), 0);
-	item = (zmq_pollitem_t){.socket = second, .events = ZMQ_POLLIN};
-	assert_int_equal(zmq_poll(&item, 1, 0), 0);
-	zmq_close(first);
-	zmq_close(second);
+		assert_int_equal(dealer_ping(&first, i), 0);
+	assert_int_equal(dealer_receive_in(&second, 0, &reply), -ETIMEDOUT);
+	dealer_close(&first);
+	dealer_close(&second);
 }
 
 static void each_fault_has_its_answer(void **state)
@@ -177,67 +95,67 @@ static void each_fault_has_its_answer(void **state)
 	struct kvb_msg_header header;
 
 	(void)state;
-	assert_int_equal(attach(dealer, raw.welcome.token), 0);
-	header = header_of(KVB_MSG_PING, 1);
+	assert_int_equal(dealer_attach(&dealer), 0);
+	header = dealer_header(&dealer, KVB_MSG_PING, 1);
 	header.boot_id[0] ^= 1;
-	assert_int_equal(call(dealer, &header, "\x80", 1), -ESTALE);
-	header = header_of(999, 2);
-	assert_int_equal(call(dealer, &header, "\x80", 1), -EOPNOTSUPP);
-	header = header_of(KVB_MSG_PING, 3);
+	assert_int_equal(call(&header, "\x80", 1), -ESTALE);
+	header = dealer_header(&dealer, 999, 2);
+	assert_int_equal(call(&header, "\x80", 1), -EOPNOTSUPP);
+	header = dealer_header(&dealer, KVB_MSG_PING, 3);
 	header.session += (uint64_t)1 << 32;
-	assert_int_equal(call(dealer, &header, "\x80", 1), -EACCES);
-	header = header_of(KVB_MSG_PING, 4);
+	assert_int_equal(call(&header, "\x80", 1), -EACCES);
+	header = dealer_header(&dealer, KVB_MSG_PING, 4);
 	header.session = UINT64_MAX;
-	assert_int_equal(call(dealer, &header, "\x80", 1), -EACCES);
-	header = header_of(KVB_MSG_PING, 5);
-	assert_int_equal(call(dealer, &header, "\xc1", 1), -EPROTO);
-	assert_int_equal(call(dealer, &header, "\x80\x80", 2), -EPROTO);
-	assert_int_equal(call(dealer, &header, "", 0), -EPROTO);
-	header = header_of(KVB_MSG_LIST, 6);
-	assert_int_equal(call(dealer, &header, "\x81\xa5limit\x00", 8), -EINVAL);
-	assert_int_equal(call(dealer, &header,
+	assert_int_equal(call(&header, "\x80", 1), -EACCES);
+	header = dealer_header(&dealer, KVB_MSG_PING, 5);
+	assert_int_equal(call(&header, "\xc1", 1), -EPROTO);
+	assert_int_equal(call(&header, "\x80\x80", 2), -EPROTO);
+	assert_int_equal(call(&header, "", 0), -EPROTO);
+	header = dealer_header(&dealer, KVB_MSG_LIST, 6);
+	assert_int_equal(call(&header, "\x81\xa5limit\x00", 8), -EINVAL);
+	assert_int_equal(call(&header,
 				 "\x81\xa6"
 				 "cursor\xff",
 				 9),
 		-EINVAL);
-	header = header_of(KVB_MSG_DELETE, 7);
-	assert_int_equal(call(dealer, &header, "\x80", 1), -EINVAL);
-	assert_int_equal(call(dealer, &header, "\x81\xa3key\xc4\x01k", 8), -ENOENT);
-	assert_int_equal(ping(dealer, 8), 0);
+	header = dealer_header(&dealer, KVB_MSG_DELETE, 7);
+	assert_int_equal(call(&header, "\x80", 1), -EINVAL);
+	assert_int_equal(call(&header, "\x81\xa3key\xc4\x01k", 8), -ENOENT);
+	assert_int_equal(dealer_ping(&dealer, 8), 0);
 }
 
 /* Any number of frames but two, or a header of another size, is -EPROTO, and the next one is served. */
 static void odd_messages_are_answered_once(void **state)
 {
-	struct kvb_msg_header header = header_of(KVB_MSG_PING, 11);
+	struct kvb_msg_header header = dealer_header(&dealer, KVB_MSG_PING, 11);
 
 	(void)state;
-	assert_int_equal(attach(dealer, raw.welcome.token), 0);
+	assert_int_equal(dealer_attach(&dealer), 0);
 	for (int frames = 1; frames <= 20; frames++) {
 		if (frames == 2)
 			continue;
 		for (int i = 0; i < frames; i++)
-			assert_true(zmq_send(dealer, &header, sizeof(header),
+			assert_true(zmq_send(dealer.socket, &header, sizeof(header),
 					    i + 1 < frames ? ZMQ_SNDMORE : 0) >= 0);
-		receive(dealer);
+		assert_int_equal(dealer_receive(&dealer, &reply), 0);
 		assert_int_equal(reply.header.status, -EPROTO);
-		assert_int_equal(ping(dealer, (uint64_t)frames), 0);
+		assert_int_equal(dealer_ping(&dealer, (uint64_t)frames), 0);
 	}
 	for (size_t size = 0; size < 128; size++) {
 		uint8_t bytes[128] = {0};
 		memcpy(bytes, &header, sizeof(header));
 		if (size == sizeof(header))
 			continue;
-		assert_int_equal(zmq_send(dealer, bytes, size, ZMQ_SNDMORE), size);
-		assert_int_equal(zmq_send(dealer, "\x80", 1, 0), 1);
-		receive(dealer);
+		assert_int_equal(zmq_send(dealer.socket, bytes, size, ZMQ_SNDMORE), size);
+		assert_int_equal(zmq_send(dealer.socket, "\x80", 1, 0), 1);
+		assert_int_equal(dealer_receive(&dealer, &reply), 0);
 		assert_int_equal(reply.header.status, -EPROTO);
 	}
 	header.magic++;
-	send_two(dealer, &header, "\x80", 1);
-	receive(dealer);
+	assert_int_equal(dealer_send(&dealer, &header, "\x80", 1), 0);
+	assert_int_equal(dealer_receive(&dealer, &reply), 0);
 	assert_int_equal(reply.header.status, -EPROTONOSUPPORT);
-	assert_int_equal(ping(dealer, 12), 0);
+	assert_int_equal(dealer_ping(&dealer, 12), 0);
 }
 
 static void many_requests_in_flight_get_as_many_replies(void **state)
@@ -246,24 +164,25 @@ static void many_requests_in_flight_get_as_many_replies(void **state)
 	bool seen[COUNT] = {false};
 
 	(void)state;
-	assert_int_equal(attach(dealer, raw.welcome.token), 0);
+	assert_int_equal(dealer_attach(&dealer), 0);
 	for (uint64_t i = 0; i < COUNT; i++) {
-		struct kvb_msg_header header = header_of(i % 2 ? KVB_MSG_PING : 999, i);
-		send_two(dealer, &header, "\x80", 1);
+		struct kvb_msg_header header =
+			dealer_header(&dealer, i % 2 ? KVB_MSG_PING : 999, i);
+		assert_int_equal(dealer_send(&dealer, &header, "\x80", 1), 0);
 	}
 	for (uint64_t i = 0; i < COUNT; i++) {
-		receive(dealer);
+		assert_int_equal(dealer_receive(&dealer, &reply), 0);
 		assert_in_range(reply.header.request, 0, COUNT - 1);
 		assert_false(seen[reply.header.request]);
 		seen[reply.header.request] = true;
 	}
-	assert_int_equal(ping(dealer, 1), 0);
+	assert_int_equal(dealer_ping(&dealer, 1), 0);
 }
 
 /* One page into `seen`; returns the next cursor. */
 static uint64_t take_page(uint64_t cursor, uint64_t limit, uint8_t *seen, unsigned count)
 {
-	struct kvb_msg_header header = header_of(KVB_MSG_LIST, cursor);
+	struct kvb_msg_header header = dealer_header(&dealer, KVB_MSG_LIST, cursor);
 	msgpack_sbuffer body;
 	msgpack_packer packer;
 	msgpack_unpacked unpacked;
@@ -278,7 +197,7 @@ static uint64_t take_page(uint64_t cursor, uint64_t limit, uint8_t *seen, unsign
 	msgpack_pack_uint64(&packer, cursor);
 	msgpack_pack_str_with_body(&packer, "limit", 5);
 	msgpack_pack_uint64(&packer, limit);
-	assert_int_equal(call(dealer, &header, body.data, body.size), 0);
+	assert_int_equal(call(&header, body.data, body.size), 0);
 	msgpack_sbuffer_destroy(&body);
 
 	msgpack_unpacked_init(&unpacked);
@@ -325,7 +244,7 @@ static void lists_page_by_cursor_and_see_each_object_once(void **state)
 	char key[KVB_KEY_MAX + 1];
 
 	(void)state;
-	assert_int_equal(attach(dealer, raw.welcome.token), 0);
+	assert_int_equal(dealer_attach(&dealer), 0);
 	memset(key, '.', sizeof(key));
 	for (unsigned i = 0; i < COUNT; i++) {
 		struct kvb_sqe put = {.op = KVB_OP_PUT,
@@ -357,14 +276,14 @@ static void a_token_dies_with_its_session(void **state)
 
 	(void)state;
 	assert_int_equal(raw_attach(&other, embedded.dir), 0);
-	header = header_of(KVB_MSG_PING, 5);
+	header = dealer_header(&dealer, KVB_MSG_PING, 5);
 	header.session = other.welcome.session;
-	assert_int_equal(attach(dealer, raw.welcome.token), 0);
+	assert_int_equal(dealer_attach(&dealer), 0);
 	/* The token of one session does not open another. */
-	assert_int_equal(call(dealer, &header, "\x80", 1), -EACCES);
+	assert_int_equal(call(&header, "\x80", 1), -EACCES);
 	raw_drop(&other);
 	assert_true(embedded_wait(session_is_back, NULL));
-	assert_int_equal(call(dealer, &header, "\x80", 1), -EACCES);
+	assert_int_equal(call(&header, "\x80", 1), -EACCES);
 }
 
 int main(void)
