@@ -152,12 +152,12 @@ static int handle_delete(struct kvb_call *call, void *unused)
 int kvb_builtins_register(struct kvb_server *server)
 {
 	static const struct kvb_handler builtins[] = {
-		{.type = KVB_MSG_ATTACH, .unattached = true, .fn = handle_attach},
+		{.type = KVB_MSG_ATTACH, .unattached = true, .unpacks = true, .fn = handle_attach},
 		{.type = KVB_MSG_PING, .fn = handle_ping},
 		{.type = KVB_MSG_STATS, .fn = handle_stats},
-		{.type = KVB_MSG_LIST, .fn = handle_list},
-		{.type = KVB_MSG_DELETE, .fn = handle_delete},
-		{.type = KVB_MSG_SUBMIT, .fn = kvb_portable_handle_submit},
+		{.type = KVB_MSG_LIST, .unpacks = true, .fn = handle_list},
+		{.type = KVB_MSG_DELETE, .unpacks = true, .fn = handle_delete},
+		{.type = KVB_MSG_SUBMIT, .unpacks = true, .fn = kvb_portable_handle_submit},
 	};
 
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(builtins); i++) {

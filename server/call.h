@@ -44,7 +44,7 @@ struct kvb_call {
 	struct kvb_session *session;  /* NULL for ATTACH. A BLOCKING call holds a reference */
 	const void *body;
 	size_t body_size;
-	const msgpack_object *object; /* the body unpacked; SYNC only */
+	const msgpack_object *object; /* the body, for handlers that want it unpacked */
 	zmq_msg_t frame;              /* what `body` points into; BLOCKING only */
 	uint64_t deadline_ns;         /* BLOCKING only */
 

@@ -27,6 +27,7 @@
 #include "server/server.h"
 #include "shm/atomic.h"
 #include "shm/fd.h"
+#include "shm/pack.h"
 #include "shm/util.h"
 
 #define BATCH            64
@@ -98,20 +99,15 @@ static bool sender_is_own(struct message *message)
 
 /* -------------------------------------------------------------------------------------- answering */
 
-/* Unpacks the body. 0; -EMSGSIZE; -EPROTO. */
-static int unpack_body(struct kvb_call *call, msgpack_unpacked *unpacked)
+/* 0; -EMSGSIZE; -EPROTO. */
+static int check_body(struct kvb_call *call)
 {
-	size_t offset = 0;
-
 	if (call->body_size > KVB_MSG_BODY_MAX)
 		return kvb_call_fail(call, -EMSGSIZE,
 			"the body has %zu bytes, and at most %u may be", call->body_size,
 			KVB_MSG_BODY_MAX);
-	if (msgpack_unpack_next(unpacked, call->body, call->body_size, &offset) !=
-			MSGPACK_UNPACK_SUCCESS ||
-		offset != call->body_size)
+	if (!kvb_pack_is_one_object(call->body, call->body_size))
 		return kvb_call_fail(call, -EPROTO, "the body is not one MessagePack object");
-	call->object = &unpacked->data;
 	return 0;
 }
 
@@ -171,7 +167,7 @@ static int route(struct kvb_call *call)
 	return 0;
 }
 
-/* Runs a handler in this thread, or the checks that come before it. */
+/* Runs a handler in this thread. */
 static void run_sync(struct kvb_call *call)
 {
 	uint64_t begin_ns = kvb_now_ns(), took_ns;
@@ -184,31 +180,45 @@ static void run_sync(struct kvb_call *call)
 			call->header.type, (unsigned long long)(took_ns / KVB_NS_PER_MS));
 }
 
-/* 0 answered, or to be answered later; -errno. */
-static int dispatch(struct kvb_call *call, struct message *message)
+/* The same for one that wants its body unpacked. 0; -EPROTO. */
+static int run_unpacked(struct kvb_call *call)
 {
 	msgpack_unpacked unpacked;
+	int r = 0;
+
+	msgpack_unpacked_init(&unpacked);
+	if (msgpack_unpack_next(&unpacked, call->body, call->body_size, NULL) ==
+		MSGPACK_UNPACK_SUCCESS) {
+		call->object = &unpacked.data;
+		run_sync(call);
+	} else {
+		r = kvb_call_fail(call, -EPROTO, "the body nests too deeply");
+	}
+	msgpack_unpacked_destroy(&unpacked);
+	return r;
+}
+
+/* 0 the answer is there; 1 it comes later; -errno. */
+static int dispatch(struct kvb_call *call, struct message *message)
+{
 	int r = check_frames(call, message);
 
 	if (r == 0)
 		r = route(call);
+	if (r == 0)
+		r = check_body(call);
 	if (r < 0)
 		return r;
-	msgpack_unpacked_init(&unpacked);
-	r = unpack_body(call, &unpacked);
-	if (r == 0 && call->handler->pool) {
-		r = kvb_inflight_begin(call, &message->frames[FRAME_BODY]);
-		call->answered = r == 0;
-		if (r == -EAGAIN)
-			(void)kvb_call_fail(call, r, "all threads are busy and the queue is full");
-	} else if (r == 0) {
+	if (call->handler->unpacks)
+		return run_unpacked(call);
+	if (!call->handler->pool) {
 		run_sync(call);
-		kvb_send_reply(call->server, call->session, &call->peer, &call->header,
-			call->status, &call->reply);
-		call->answered = true;
+		return 0;
 	}
-	msgpack_unpacked_destroy(&unpacked);
-	return r;
+	r = kvb_inflight_begin(call, &message->frames[FRAME_BODY]);
+	if (r == -EAGAIN)
+		return kvb_call_fail(call, r, "all threads are busy and the queue is full");
+	return r == 0 ? 1 : r;
 }
 
 /* Exactly one reply for each message of our own uid, whatever is wrong with it. */
@@ -218,11 +228,11 @@ static void answer(struct kvb_call *call, struct message *message)
 
 	kvb_call_init_answer(call);
 	r = dispatch(call, message);
-	if (r < 0) {
+	if (r < 0)
 		kvb_call_set_error(call, r, call->text);
-		kvb_send_reply(
-			call->server, call->session, &call->peer, &call->header, r, &call->reply);
-	}
+	if (r <= 0)
+		kvb_send_reply(call->server, call->session, &call->peer, &call->header,
+			call->status, &call->reply);
 	kvb_call_free_answer(call);
 }
 

@@ -19,6 +19,7 @@ struct kvb_handler {
 	uint16_t type;
 	bool unattached;               /* may come before ATTACH */
 	bool in_drain;                 /* answers while the server drains */
+	bool unpacks;                  /* wants the body as an object */
 	struct kvb_handler_pool *pool; /* NULL: SYNC */
 	uint32_t timeout_ms;           /* BLOCKING */
 	kvb_handler_fn *fn;

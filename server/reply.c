@@ -163,7 +163,7 @@ static void flush(struct kvb_session *session, uint64_t now_ns)
 		remove_first(session);
 		outbox->progress_ns = now_ns;
 	}
-	if (outbox->count > 0 && now_ns - outbox->progress_ns > OUTBOX_STUCK_NS)
+	if (outbox->count > 0 && now_ns > outbox->progress_ns + OUTBOX_STUCK_NS)
 		kvb_session_fail(session, KVB_REASON_NOT_READING,
 			"the client has read none of %u control replies for %llu s", outbox->count,
 			(unsigned long long)(OUTBOX_STUCK_NS / KVB_NS_PER_S));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pack.h - looking things up in unpacked MessagePack. Owns nothing; any thread.
+ * pack.h - looking things up in MessagePack. Owns nothing; any thread.
  */
 #ifndef KVB_SHM_PACK_H
 #define KVB_SHM_PACK_H
@@ -26,18 +26,8 @@ static inline const msgpack_object *kvb_pack_find(const msgpack_object *map, con
 	return NULL;
 }
 
-/* True when the bytes are exactly one MessagePack object. */
-static inline bool kvb_pack_is_one_object(const void *data, size_t size)
-{
-	msgpack_unpacked unpacked;
-	size_t offset = 0;
-	bool one;
-
-	msgpack_unpacked_init(&unpacked);
-	one = msgpack_unpack_next(&unpacked, data, size, &offset) == MSGPACK_UNPACK_SUCCESS &&
-		offset == size;
-	msgpack_unpacked_destroy(&unpacked);
-	return one;
-}
+/* True when the bytes are exactly one MessagePack object. Whatever comes from outside must pass this before it is
+ * unpacked. */
+bool kvb_pack_is_one_object(const void *data, size_t size);
 
 #endif /* KVB_SHM_PACK_H */

@@ -49,7 +49,7 @@ void embedded_config(struct kvb_server_options *config)
 	config->log.level = KVB_LOG_DEBUG;
 }
 
-int embedded_start(struct embedded *embedded, struct kvb_server_options *config)
+int embedded_make(struct embedded *embedded, struct kvb_server_options *config)
 {
 	int r;
 
@@ -61,8 +61,18 @@ int embedded_start(struct embedded *embedded, struct kvb_server_options *config)
 	config->log.fn = keep_line;
 	config->log.user = embedded;
 	r = kvb_server_new(config, &embedded->server);
-	if (r == 0)
-		r = kvb_server_start(embedded->server);
+	if (r < 0)
+		rmdir(embedded->dir);
+	return r;
+}
+
+int embedded_start(struct embedded *embedded, struct kvb_server_options *config)
+{
+	int r = embedded_make(embedded, config);
+
+	if (r < 0)
+		return r;
+	r = kvb_server_start(embedded->server);
 	if (r < 0) {
 		kvb_server_free(embedded->server);
 		rmdir(embedded->dir);

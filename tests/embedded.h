@@ -17,7 +17,9 @@ struct embedded {
 
 /* Defaults that suit tests: a pool of 64 MiB, 2 workers, short deadlines, everything logged. */
 void embedded_config(struct kvb_server_options *config);
-/* Starts it in a fresh directory, which replaces config->dir. 0; -errno. */
+/* Makes it, to be started in a fresh directory, which replaces config->dir. 0; -errno. */
+int embedded_make(struct embedded *embedded, struct kvb_server_options *config);
+/* Makes and starts it. 0; -errno. */
 int embedded_start(struct embedded *embedded, struct kvb_server_options *config);
 /* Drains and frees it, removes the directory. The result of kvb_server_stop_wait(). */
 int embedded_stop(struct embedded *embedded);

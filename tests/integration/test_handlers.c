@@ -1,0 +1,810 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_handlers.c - a program that embeds the server and registers handlers of all kinds.
+ *
+ * The server, with handlers that misbehave on order, in this process; bare clients in the test's thread.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kvbell/server.h"
+#include "shm/atomic.h"
+#include "shm/util.h"
+#include "tests/dealer.h"
+#include "tests/embedded.h"
+#include "tests/raw.h"
+
+enum {
+	T_SYNC = KVB_MSG_USER,
+	T_BLOCKING,
+	T_AFFINITY,
+	T_GATE,  /* a pool of 4 threads and 8 places: waits until the gate opens */
+	T_WIDE,  /* a pool of 8 threads and many places: echoes */
+	T_NEVER, /* answers when the gate opens, after its timeout */
+	T_ACT,   /* SYNC: does what its body says */
+	T_ACT_BLOCKING,
+	T_NAP, /* sleeps for 2 s */
+	T_NOBODY = 65535,
+};
+/* What T_ACT does: its body is one of these as a MessagePack integer. */
+enum act {
+	FAIL,
+	FAIL_WITHOUT_TEXT,
+	TWICE,
+	TWICE_AND_FAIL,
+	NOTHING,
+	POSITIVE,
+	HUGE_ERRNO,
+	GARBAGE,
+	LONG,
+	LONGEST
+};
+
+#define GATE_THREADS     4
+#define GATE_PLACES      8
+#define WIDE_THREADS     8
+#define AFFINITY_THREADS 3
+#define FLOOD            5000
+
+static struct embedded embedded;
+static struct raw_client raw;
+static struct dealer dealer;
+static struct dealer_reply reply;
+
+static uint32_t gate_open;      /* atomic */
+static uint32_t inside;         /* atomic: handlers that wait for the gate */
+static uint32_t seen_abandoned; /* atomic */
+
+static void wait_for_gate(const struct kvb_call *call)
+{
+	(void)kvb_fetch_add(&inside, 1u);
+	while (!kvb_load_acquire(&gate_open))
+		poll(NULL, 0, 1);
+	if (kvb_call_abandoned(call))
+		(void)kvb_fetch_add(&seen_abandoned, 1u);
+	(void)kvb_fetch_sub(&inside, 1u);
+}
+
+static bool all_inside(const void *count)
+{
+	return kvb_load_acquire(&inside) == *(const uint32_t *)count;
+}
+
+/* ---------------------------------------------------------------------------------------- handlers */
+
+static int echo(struct kvb_call *call, void *user)
+{
+	size_t size;
+	const void *body = kvb_call_body(call, &size);
+
+	(void)user;
+	return kvb_call_reply(call, body, size);
+}
+
+static int echo_at_gate(struct kvb_call *call, void *user)
+{
+	wait_for_gate(call);
+	return echo(call, user);
+}
+
+static int nap(struct kvb_call *call, void *user)
+{
+	poll(NULL, 0, 2000);
+	return echo(call, user);
+}
+
+/* Replies with the thread's id and the count of calls that this thread has served. */
+static int who(struct kvb_call *call, void *user)
+{
+	static _Thread_local uint16_t served;
+	uint32_t tid = (uint32_t)syscall(SYS_gettid);
+	uint8_t body[] = {0x92, 0xce, (uint8_t)(tid >> 24), (uint8_t)(tid >> 16),
+		(uint8_t)(tid >> 8), (uint8_t)tid, 0xcd, (uint8_t)(served >> 8), (uint8_t)served};
+
+	(void)user;
+	served++;
+	return kvb_call_reply(call, body, sizeof(body));
+}
+
+static int reply_long(struct kvb_call *call, size_t size)
+{
+	uint8_t *body = calloc(1, size);
+	int r;
+
+	/* bin 32 */
+	body[0] = 0xc6;
+	body[2] = (uint8_t)((size - 5) >> 16);
+	body[3] = (uint8_t)((size - 5) >> 8);
+	body[4] = (uint8_t)(size - 5);
+	r = kvb_call_reply(call, body, size);
+	free(body);
+	return r;
+}
+
+static int act(struct kvb_call *call, void *user)
+{
+	size_t size;
+	const uint8_t *body = kvb_call_body(call, &size);
+
+	(void)user;
+	switch ((enum act)body[0]) {
+	case FAIL:
+		return kvb_call_fail(
+			call, -ENOENT, "no model \"%s\" for %s", "m", kvb_call_client_name(call));
+	case FAIL_WITHOUT_TEXT:
+		return -EXDEV;
+	case TWICE:
+		if (kvb_call_reply(call, "\x01", 1) < 0 ||
+			kvb_call_reply(call, "\x02", 1) != -EALREADY)
+			return -EDOM;
+		return 0;
+	case TWICE_AND_FAIL:
+		(void)kvb_call_reply(call, "\x01", 1);
+		(void)kvb_call_reply(call, "\x02", 1);
+		return kvb_call_fail(call, -ENOANO, "%0500d", 7);
+	case NOTHING:
+		return 0;
+	case POSITIVE:
+		return kvb_call_reply(call, "\x01", 1) + 1;
+	case HUGE_ERRNO:
+		return -5000;
+	case GARBAGE:
+		if (kvb_call_reply(call, "\xc1", 1) != -EPROTO ||
+			kvb_call_reply(call, "\x01\x02", 2) != -EPROTO ||
+			kvb_call_reply(call, "", 0) != -EPROTO)
+			return -EDOM;
+		return kvb_call_reply(call, "\xa7replied", 8);
+	case LONG:
+		if (reply_long(call, KVB_MSG_BODY_MAX + 1) != -EMSGSIZE)
+			return -EDOM;
+		return kvb_call_reply(call, "\xa7replied", 8);
+	case LONGEST:
+		return reply_long(call, KVB_MSG_BODY_MAX);
+	}
+	return -EDOM;
+}
+
+/* ---------------------------------------------------------------------------------- server and client */
+
+static int register_all(struct kvb_server *server)
+{
+	uint32_t normal, affinity, gate, wide;
+
+	if (kvb_server_add_pool(server, KVB_POOL_NORMAL, 2, 64, &normal) < 0 ||
+		kvb_server_add_pool(server, KVB_POOL_AFFINITY, AFFINITY_THREADS, 1024, &affinity) <
+			0 ||
+		kvb_server_add_pool(server, KVB_POOL_NORMAL, GATE_THREADS, GATE_PLACES, &gate) <
+			0 ||
+		kvb_server_add_pool(server, KVB_POOL_NORMAL, WIDE_THREADS, FLOOD, &wide) < 0)
+		return -1;
+	if (kvb_server_handle_sync(server, T_SYNC, echo, NULL) < 0 ||
+		kvb_server_handle_blocking(server, T_BLOCKING, normal, 0, echo, NULL) < 0 ||
+		kvb_server_handle_blocking(server, T_AFFINITY, affinity, 0, who, NULL) < 0 ||
+		kvb_server_handle_blocking(server, T_GATE, gate, 0, echo_at_gate, NULL) < 0 ||
+		kvb_server_handle_blocking(server, T_WIDE, wide, 0, echo, NULL) < 0 ||
+		kvb_server_handle_blocking(server, T_NEVER, normal, 100, echo_at_gate, NULL) < 0 ||
+		kvb_server_handle_sync(server, T_ACT, act, NULL) < 0 ||
+		kvb_server_handle_blocking(server, T_ACT_BLOCKING, normal, 0, act, NULL) < 0 ||
+		kvb_server_handle_blocking(server, T_NAP, gate, 0, nap, NULL) < 0)
+		return -1;
+	return 0;
+}
+
+static int start_with(uint32_t drain_timeout_ms)
+{
+	struct kvb_server_options config;
+
+	kvb_store_release(&gate_open, 0u);
+	kvb_store_release(&inside, 0u);
+	kvb_store_release(&seen_abandoned, 0u);
+	embedded_config(&config);
+	config.drain_timeout_ms = drain_timeout_ms;
+	if (embedded_make(&embedded, &config) < 0 || register_all(embedded.server) < 0 ||
+		kvb_server_start(embedded.server) < 0)
+		return -1;
+	if (raw_attach(&raw, embedded.dir) < 0 ||
+		dealer_open(&dealer, embedded.dir, &raw.welcome, NULL) < 0)
+		return -1;
+	return dealer_attach(&dealer);
+}
+
+static int start(void **state)
+{
+	(void)state;
+	return start_with(10000);
+}
+
+static int start_impatient(void **state)
+{
+	(void)state;
+	return start_with(300);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	kvb_store_release(&gate_open, 1u);
+	dealer_close(&dealer);
+	raw_drop(&raw);
+	return embedded_stop(&embedded);
+}
+
+static void send_call(struct dealer *from, uint16_t type, uint64_t request)
+{
+	struct kvb_msg_header header = dealer_header(from, type, request);
+
+	assert_int_equal(dealer_send(from, &header, "\x2a", 1), 0);
+}
+
+/* Fills the gate's threads, then its queue; all of them are in when this returns. */
+static void fill_gate(struct dealer *from)
+{
+	uint32_t threads = GATE_THREADS;
+
+	for (uint64_t i = 0; i < GATE_THREADS; i++)
+		send_call(from, T_GATE, i);
+	assert_true(embedded_wait(all_inside, &threads));
+	for (uint64_t i = 0; i < GATE_PLACES; i++)
+		send_call(from, T_GATE, GATE_THREADS + i);
+	assert_int_equal(dealer_ping(from, 1), 0);
+}
+
+static int call(uint16_t type, const void *body, size_t size)
+{
+	struct kvb_msg_header header = dealer_header(&dealer, type, 77);
+
+	assert_int_equal(dealer_call(&dealer, &header, body, size, &reply), 0);
+	return reply.header.status;
+}
+
+/* The reply at hand is {"error": text}. */
+static void assert_error_text(const char *text)
+{
+	size_t len = strlen(text);
+
+	assert_memory_equal(reply.body,
+		"\x81\xa5"
+		"error",
+		7);
+	if (len < 32) {
+		assert_int_equal(reply.body[7], 0xa0 + len);
+		assert_memory_equal(reply.body + 8, text, len);
+		assert_int_equal(reply.size, 8 + len);
+	} else {
+		assert_int_equal(reply.body[7], 0xd9);
+		assert_int_equal(reply.body[8], len);
+		assert_memory_equal(reply.body + 9, text, len);
+		assert_int_equal(reply.size, 9 + len);
+	}
+}
+
+/* Nothing is on its way but the answer to this ping. */
+static void assert_no_more_replies(void)
+{
+	for (uint64_t i = 1000; i < 1010; i++)
+		assert_int_equal(dealer_ping(&dealer, i), 0);
+}
+
+static uint64_t stat_of(const char *name)
+{
+	uint64_t value = UINT64_MAX;
+
+	assert_int_equal(raw_stat(&raw, name, &value), 0);
+	return value;
+}
+
+/* ------------------------------------------------------------------------------------------- tests */
+
+static void handlers_of_each_kind_answer(void **state)
+{
+	static const uint16_t echoes[] = {T_SYNC, T_BLOCKING, T_WIDE};
+	static const char body[] = "\x92\xa3"
+				   "abc\xcb\x40\x09\x21\xfb\x54\x44\x2d\x18";
+
+	(void)state;
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(echoes); i++) {
+		assert_int_equal(call(echoes[i], body, sizeof(body) - 1), 0);
+		assert_int_equal(reply.size, sizeof(body) - 1);
+		assert_memory_equal(reply.body, body, sizeof(body) - 1);
+	}
+	assert_int_equal(call(T_AFFINITY, "\x80", 1), 0);
+	assert_int_equal(reply.size, 9);
+	assert_no_more_replies();
+}
+
+static void whatever_a_handler_does_there_is_one_answer(void **state)
+{
+	static const uint16_t types[] = {T_ACT, T_ACT_BLOCKING};
+	static const struct {
+		enum act act;
+		int status;
+		const char *text;
+	} cases[] = {
+		{FAIL, -ENOENT, "no model \"m\" for raw"},
+		{FAIL_WITHOUT_TEXT, -EXDEV, "Invalid cross-device link"},
+		{TWICE, -EBADMSG, "the handler gave more than one reply"},
+		{NOTHING, -ENODATA, "the handler gave no reply"},
+		{POSITIVE, -EIO, "the handler returned an impossible status"},
+		{HUGE_ERRNO, -EIO, "the handler returned an impossible status"},
+	};
+	char long_text[KVB_TEXT_BYTES] = {0};
+
+	(void)state;
+	for (size_t t = 0; t < KVB_ARRAY_SIZE(types); t++) {
+		for (size_t i = 0; i < KVB_ARRAY_SIZE(cases); i++) {
+			uint8_t body = (uint8_t)cases[i].act;
+			assert_int_equal(call(types[t], &body, 1), cases[i].status);
+			assert_error_text(cases[i].text);
+			assert_no_more_replies();
+		}
+		memset(long_text, '0', sizeof(long_text) - 1);
+		assert_int_equal(call(types[t], &(uint8_t){TWICE_AND_FAIL}, 1), -ENOANO);
+		assert_error_text(long_text);
+		/* A reply that cannot be sent is the handler's to mend. */
+		for (enum act act = GARBAGE; act <= LONG; act++) {
+			assert_int_equal(call(types[t], &(uint8_t){(uint8_t)act}, 1), 0);
+			assert_int_equal(reply.size, 8);
+			assert_memory_equal(reply.body, "\xa7replied", 8);
+		}
+		assert_int_equal(call(types[t], &(uint8_t){LONGEST}, 1), 0);
+		assert_int_equal(reply.size, KVB_MSG_BODY_MAX);
+		assert_no_more_replies();
+	}
+}
+
+/* Bodies that end too early, say more than is there, or go on after their end; for each kind of handler. */
+static void malformed_bodies_get_one_error(void **state)
+{
+	static const uint16_t types[] = {T_SYNC, T_BLOCKING, T_AFFINITY, KVB_MSG_PING};
+	static const uint8_t whole[] = "\x82\xa1"
+				       "a\xc4\x05"
+				       "12345\xa1"
+				       "b\x93\x01\x02\xcd\x03\x04";
+	static const struct {
+		const char *bytes;
+		size_t size;
+	} lies[] = {{"\xdd\xff\xff\xff\xff", 5}, {"\xdf\xff\xff\xff\xff", 5},
+		{"\xc6\xff\xff\xff\xff", 5}, {"\xdb\xff\xff\xff\xff", 5}, {"\xc1", 1},
+		{"\xdc\xff\xff\xdc\xff\xff\xdc\xff\xff", 9}};
+	uint8_t deep[1000];
+
+	(void)state;
+	memset(deep, 0x91, sizeof(deep));
+	for (size_t t = 0; t < KVB_ARRAY_SIZE(types); t++) {
+		for (size_t size = 0; size < sizeof(whole) - 1; size++) {
+			assert_int_equal(call(types[t], whole, size), -EPROTO);
+			assert_error_text("the body is not one MessagePack object");
+		}
+		assert_int_equal(call(types[t], whole, sizeof(whole)), -EPROTO);
+		for (size_t i = 0; i < KVB_ARRAY_SIZE(lies); i++)
+			assert_int_equal(call(types[t], lies[i].bytes, lies[i].size), -EPROTO);
+		assert_int_equal(call(types[t], deep, sizeof(deep)), -EPROTO);
+		assert_int_equal(call(types[t], whole, sizeof(whole) - 1), 0);
+		assert_no_more_replies();
+	}
+}
+
+static void oversize_bodies_get_one_error(void **state)
+{
+	static const uint16_t types[] = {T_SYNC, T_BLOCKING, T_AFFINITY, KVB_MSG_PING, T_NOBODY};
+	static const size_t sizes[] = {
+		KVB_MSG_BODY_MAX + 1, KVB_MSG_BODY_MAX + 4096, KVB_MSG_FRAME_MAX};
+	uint8_t *body = calloc(1, KVB_MSG_FRAME_MAX);
+
+	(void)state;
+	for (size_t t = 0; t < KVB_ARRAY_SIZE(types); t++) {
+		for (size_t i = 0; i < KVB_ARRAY_SIZE(sizes); i++)
+			assert_int_equal(call(types[t], body, sizes[i]),
+				types[t] == T_NOBODY ? -EOPNOTSUPP : -EMSGSIZE);
+		assert_no_more_replies();
+	}
+	/* The longest body that may be goes there and back. */
+	body[0] = 0xc6;
+	body[2] = (uint8_t)((KVB_MSG_BODY_MAX - 5) >> 16);
+	body[3] = (uint8_t)((KVB_MSG_BODY_MAX - 5) >> 8);
+	body[4] = (uint8_t)(KVB_MSG_BODY_MAX - 5);
+	body[KVB_MSG_BODY_MAX - 1] = 0x5a;
+	for (size_t t = 0; t < 2; t++) {
+		assert_int_equal(call(types[t], body, KVB_MSG_BODY_MAX), 0);
+		assert_int_equal(reply.size, KVB_MSG_BODY_MAX);
+		assert_memory_equal(reply.body, body, KVB_MSG_BODY_MAX);
+	}
+	free(body);
+}
+
+static void an_unknown_type_gets_one_error(void **state)
+{
+	(void)state;
+	assert_int_equal(call(T_NOBODY, "\x80", 1), -EOPNOTSUPP);
+	assert_error_text("there is no handler for this message type");
+	assert_int_equal(call(0, "\x80", 1), -EOPNOTSUPP);
+	assert_int_equal(call(KVB_MSG_USER - 1, "\x80", 1), -EOPNOTSUPP);
+	assert_no_more_replies();
+}
+
+static void a_full_queue_is_an_error_at_once(void **state)
+{
+	bool answered[GATE_THREADS + GATE_PLACES] = {false};
+
+	(void)state;
+	fill_gate(&dealer);
+	for (uint64_t i = 0; i < 3; i++)
+		send_call(&dealer, T_GATE, GATE_THREADS + GATE_PLACES + i);
+	/* The gate is closed, so these are the answers to the last three. */
+	for (uint64_t i = 0; i < 3; i++) {
+		assert_int_equal(dealer_receive(&dealer, &reply), 0);
+		assert_int_equal(reply.header.status, -EAGAIN);
+		assert_int_equal(reply.header.request, GATE_THREADS + GATE_PLACES + i);
+		assert_error_text("all threads are busy and the queue is full");
+	}
+	assert_no_more_replies();
+	kvb_store_release(&gate_open, 1u);
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(answered); i++) {
+		assert_int_equal(dealer_receive(&dealer, &reply), 0);
+		assert_int_equal(reply.header.status, 0);
+		assert_in_range(reply.header.request, 0, KVB_ARRAY_SIZE(answered) - 1);
+		assert_false(answered[reply.header.request]);
+		answered[reply.header.request] = true;
+	}
+	assert_no_more_replies();
+	assert_int_equal(stat_of("calls.refused"), 3);
+	assert_int_equal(stat_of("calls.total"), GATE_THREADS + GATE_PLACES);
+	assert_int_equal(stat_of("calls.in_flight"), 0);
+}
+
+/* Pings by control and small puts, one after the other; returns the nanoseconds they took. */
+static uint64_t work_for(unsigned rounds)
+{
+	uint64_t begin_ns = kvb_now_ns();
+
+	for (uint64_t i = 0; i < rounds; i++) {
+		assert_int_equal(dealer_ping(&dealer, 5000 + i), 0);
+		assert_int_equal(raw_put(&raw, "key", 0, 0, 4096, 4096), 0);
+	}
+	return kvb_now_ns() - begin_ns;
+}
+
+/* With blocked handlers, everything else goes on: each ping's own answer comes next, none waits for the gate. */
+static void blocked_handlers_delay_nobody(void **state)
+{
+	uint32_t threads = GATE_THREADS;
+
+	(void)state;
+	for (uint64_t i = 0; i < GATE_THREADS; i++)
+		send_call(&dealer, T_GATE, i);
+	assert_true(embedded_wait(all_inside, &threads));
+	(void)work_for(500);
+	assert_int_equal(call(T_SYNC, "\x80", 1), 0);
+	assert_int_equal(call(T_BLOCKING, "\x80", 1), 0);
+	kvb_store_release(&gate_open, 1u);
+	for (uint64_t i = 0; i < GATE_THREADS; i++) {
+		assert_int_equal(dealer_receive(&dealer, &reply), 0);
+		assert_int_equal(reply.header.type, T_GATE);
+		assert_int_equal(reply.header.status, 0);
+	}
+}
+
+/* The same with handlers that sleep for 2 s; the times are for the reader. */
+static void sleeping_handlers_delay_nobody(void **state)
+{
+	uint64_t begin_ns, before_ns = work_for(200), while_ns;
+
+	(void)state;
+	begin_ns = kvb_now_ns();
+	for (uint64_t i = 0; i < GATE_THREADS; i++)
+		send_call(&dealer, T_NAP, i);
+	while_ns = work_for(200);
+	printf("200 pings and puts: %llu us with nobody, %llu us while 4 handlers sleep\n",
+		(unsigned long long)(before_ns / 1000), (unsigned long long)(while_ns / 1000));
+	for (uint64_t i = 0; i < GATE_THREADS; i++) {
+		assert_int_equal(dealer_receive(&dealer, &reply), 0);
+		assert_int_equal(reply.header.type, T_NAP);
+		assert_int_equal(reply.header.status, 0);
+	}
+	assert_true(kvb_now_ns() - begin_ns >= 2 * KVB_NS_PER_S);
+}
+
+static uint32_t tid_of_reply(void)
+{
+	return (uint32_t)reply.body[2] << 24 | (uint32_t)reply.body[3] << 16 |
+		(uint32_t)reply.body[4] << 8 | reply.body[5];
+}
+
+static uint32_t served_of_reply(void)
+{
+	return (uint32_t)reply.body[7] << 8 | reply.body[8];
+}
+
+static void a_sessions_affinity_calls_run_on_one_thread_in_order(void **state)
+{
+	enum { CLIENTS = AFFINITY_THREADS, CALLS = 300 };
+	struct raw_client raws[CLIENTS];
+	struct dealer dealers[CLIENTS];
+	uint32_t tids[CLIENTS];
+
+	(void)state;
+	for (unsigned c = 0; c < CLIENTS; c++) {
+		assert_int_equal(raw_attach(&raws[c], embedded.dir), 0);
+		assert_int_equal(dealer_open(&dealers[c], embedded.dir, &raws[c].welcome, NULL), 0);
+		assert_int_equal(dealer_attach(&dealers[c]), 0);
+	}
+	for (uint64_t i = 0; i < CALLS; i++)
+		for (unsigned c = 0; c < CLIENTS; c++)
+			send_call(&dealers[c], T_AFFINITY, i);
+	for (unsigned c = 0; c < CLIENTS; c++)
+		for (uint32_t i = 0; i < CALLS; i++) {
+			assert_int_equal(dealer_receive(&dealers[c], &reply), 0);
+			assert_int_equal(reply.header.status, 0);
+			if (i == 0)
+				tids[c] = tid_of_reply();
+			/* In their order, and nobody else's calls between them. */
+			assert_int_equal(reply.header.request, i);
+			assert_int_equal(tid_of_reply(), tids[c]);
+			assert_int_equal(served_of_reply(), i);
+		}
+	/* Sessions in consecutive slots lie on different threads. */
+	for (unsigned c = 0; c < CLIENTS; c++) {
+		assert_int_not_equal(tids[c], tids[(c + 1) % CLIENTS]);
+		dealer_close(&dealers[c]);
+		raw_drop(&raws[c]);
+	}
+}
+
+static bool none_in_flight(const void *unused)
+{
+	uint64_t in_flight;
+
+	(void)unused;
+	return raw_stat(&raw, "calls.in_flight", &in_flight) == 0 && in_flight == 0;
+}
+
+static void a_handler_that_takes_too_long_is_answered_for_it(void **state)
+{
+	(void)state;
+	/* Two run into their timeout, two never get a thread. */
+	for (uint64_t i = 0; i < 4; i++)
+		send_call(&dealer, T_NEVER, i);
+	for (uint64_t i = 0; i < 4; i++) {
+		assert_int_equal(dealer_receive(&dealer, &reply), 0);
+		assert_int_equal(reply.header.status, -ETIMEDOUT);
+		assert_int_equal(reply.header.request, i);
+		assert_error_text(
+			i < 2 ? "the handler took too long" : "no thread was free in time");
+	}
+	assert_int_equal(stat_of("calls.in_flight"), 2);
+	assert_no_more_replies();
+	kvb_store_release(&gate_open, 1u);
+	assert_true(embedded_wait(none_in_flight, NULL));
+	assert_no_more_replies();
+	assert_int_equal(stat_of("calls.timed_out"), 4);
+	assert_int_equal(stat_of("calls.late"), 2);
+	assert_int_equal(kvb_load_acquire(&seen_abandoned), 2);
+	/* The threads are free again. */
+	assert_int_equal(call(T_BLOCKING, "\x80", 1), 0);
+}
+
+static bool one_ending(const void *unused)
+{
+	uint64_t ending;
+
+	(void)unused;
+	return raw_stat(&raw, "sessions.ending", &ending) == 0 && ending == 1;
+}
+
+static bool none_ending(const void *unused)
+{
+	uint64_t ending, active;
+
+	(void)unused;
+	return raw_stat(&raw, "sessions.ending", &ending) == 0 && ending == 0 &&
+		raw_stat(&raw, "sessions.active", &active) == 0 && active == 1;
+}
+
+/* A call holds its session: what the handler might touch stays until it has returned. */
+static void a_session_outlives_its_running_calls(void **state)
+{
+	struct raw_client other_raw;
+	struct dealer other;
+
+	(void)state;
+	assert_int_equal(raw_attach(&other_raw, embedded.dir), 0);
+	assert_int_equal(dealer_open(&other, embedded.dir, &other_raw.welcome, NULL), 0);
+	assert_int_equal(dealer_attach(&other), 0);
+	fill_gate(&other);
+	/* The connection stays, so the end of the session is told. */
+	raw_drop(&other_raw);
+	for (uint64_t i = 0; i < GATE_THREADS + GATE_PLACES; i++) {
+		assert_int_equal(dealer_receive(&other, &reply), 0);
+		assert_int_equal(reply.header.status, -ECONNRESET);
+	}
+	assert_true(embedded_wait(one_ending, NULL));
+	assert_int_equal(embedded_log_find(&embedded, "step: close bell", 0), -1);
+	/* Those that waited for a thread are gone at once; those that run hold the session. */
+	assert_int_equal(stat_of("calls.in_flight"), GATE_THREADS);
+	kvb_store_release(&gate_open, 1u);
+	assert_true(embedded_wait(none_ending, NULL));
+	assert_int_equal(kvb_load_acquire(&seen_abandoned), GATE_THREADS);
+	assert_int_equal(stat_of("calls.late"), GATE_THREADS);
+	dealer_close(&other);
+	assert_no_more_replies();
+}
+
+static void a_stuck_handler_is_named_and_waited_for_again(void **state)
+{
+	uint32_t one = 1;
+	struct pollfd stop_fd;
+
+	(void)state;
+	send_call(&dealer, T_GATE, 1);
+	assert_true(embedded_wait(all_inside, &one));
+	kvb_server_stop_begin(embedded.server);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(kvb_server_stop_wait(embedded.server), -ETIMEDOUT);
+		assert_true(embedded_log_find(&embedded,
+				    "is stuck: the handler of message type 1027 has run", 0) > 0);
+	}
+	/* Nothing was taken from under it. */
+	assert_int_equal(embedded_log_find(&embedded, "step: close", 0), -1);
+	kvb_store_release(&gate_open, 1u);
+	stop_fd = (struct pollfd){.fd = kvb_server_stop_fd(embedded.server), .events = POLLIN};
+	assert_int_equal(poll(&stop_fd, 1, 20000), 1);
+	while (kvb_server_stop_wait(embedded.server) == -ETIMEDOUT)
+		;
+	/* The answer came before the goodbye. */
+	assert_int_equal(dealer_receive(&dealer, &reply), 0);
+	assert_int_equal(reply.header.type, T_GATE);
+	assert_int_equal(reply.header.status, 0);
+}
+
+static bool is_draining(const void *server)
+{
+	return kvb_server_is_draining((struct kvb_server *)server);
+}
+
+static void a_drain_finishes_what_was_accepted(void **state)
+{
+	unsigned done = 0, refused = 0;
+
+	(void)state;
+	fill_gate(&dealer);
+	kvb_server_stop_begin(embedded.server);
+	assert_true(embedded_wait(is_draining, embedded.server));
+	assert_int_equal(call(T_SYNC, "\x80", 1), -ESHUTDOWN);
+	assert_int_equal(call(T_BLOCKING, "\x80", 1), -ESHUTDOWN);
+	assert_int_equal(call(KVB_MSG_PING, "\x80", 1), 0);
+	kvb_store_release(&gate_open, 1u);
+	assert_int_equal(kvb_server_stop_wait(embedded.server), 0);
+	while (dealer_receive_in(&dealer, 0, &reply) == 0) {
+		assert_int_equal(reply.header.type, T_GATE);
+		done += reply.header.status == 0;
+		refused += reply.header.status != 0;
+	}
+	assert_int_equal(done, GATE_THREADS + GATE_PLACES);
+	assert_int_equal(refused, 0);
+}
+
+/* At the deadline, what no thread has taken is refused; what runs is waited for. */
+static void a_deadline_refuses_what_waits(void **state)
+{
+
+	(void)state;
+	fill_gate(&dealer);
+	kvb_server_stop_begin(embedded.server);
+	assert_int_equal(kvb_server_stop_wait(embedded.server), -ETIMEDOUT);
+	for (uint64_t i = 0; i < GATE_PLACES; i++) {
+		assert_int_equal(dealer_receive(&dealer, &reply), 0);
+		assert_int_equal(reply.header.status, -ESHUTDOWN);
+		assert_int_equal(reply.header.request, GATE_THREADS + i);
+	}
+	kvb_store_release(&gate_open, 1u);
+	while (kvb_server_stop_wait(embedded.server) == -ETIMEDOUT)
+		;
+	for (uint64_t i = 0; i < GATE_THREADS; i++) {
+		assert_int_equal(dealer_receive(&dealer, &reply), 0);
+		assert_int_equal(reply.header.status, 0);
+	}
+}
+
+static void registering_has_rules(void **state)
+{
+	struct kvb_server *server;
+	struct kvb_server_options options;
+	uint32_t pool;
+
+	(void)state;
+	kvb_server_options_init(&options, sizeof(options));
+	options.log.fn = NULL;
+	options.pool_bytes = 5;
+	assert_int_equal(kvb_server_new(&options, &server), -EINVAL);
+	options.pool_bytes = KVB_MIB;
+	assert_int_equal(kvb_server_new(&options, &server), 0);
+	assert_int_equal(kvb_server_handle_sync(server, KVB_MSG_PING, echo, NULL), -EINVAL);
+	assert_int_equal(kvb_server_handle_sync(server, KVB_MSG_USER - 1, echo, NULL), -EINVAL);
+	assert_int_equal(kvb_server_handle_sync(server, T_SYNC, NULL, NULL), -EINVAL);
+	assert_int_equal(kvb_server_handle_sync(server, T_SYNC, echo, NULL), 0);
+	assert_int_equal(kvb_server_handle_sync(server, T_SYNC, echo, NULL), -EEXIST);
+	assert_int_equal(kvb_server_handle_blocking(server, T_GATE, 0, 0, echo, NULL), -ENOENT);
+	assert_int_equal(kvb_server_add_pool(server, KVB_POOL_NORMAL, 0, 1, &pool), -EINVAL);
+	assert_int_equal(kvb_server_add_pool(server, KVB_POOL_NORMAL, 257, 1, &pool), -EINVAL);
+	assert_int_equal(kvb_server_add_pool(server, KVB_POOL_NORMAL, 1, 0, &pool), -EINVAL);
+	assert_int_equal(kvb_server_add_pool(server, KVB_POOL_NORMAL, 1, 65537, &pool), -EINVAL);
+	assert_int_equal(kvb_server_add_pool(server, (enum kvb_pool_kind)2, 1, 1, &pool), -EINVAL);
+	assert_int_equal(kvb_server_add_pool(server, KVB_POOL_AFFINITY, 256, 65536, &pool), 0);
+	assert_int_equal(kvb_server_handle_blocking(server, T_GATE, pool, 0, echo, NULL), 0);
+	assert_int_equal(kvb_server_handle_blocking(server, T_GATE, pool, 0, echo, NULL), -EEXIST);
+	kvb_server_free(server);
+	kvb_server_free(NULL);
+	assert_int_equal(kvb_server_handle_sync(embedded.server, T_NOBODY, echo, NULL), -EBUSY);
+	assert_int_equal(
+		kvb_server_add_pool(embedded.server, KVB_POOL_NORMAL, 1, 1, &pool), -EBUSY);
+}
+
+/* Eight threads complete them, all replies come, each once. */
+static void thousands_of_calls_in_flight_get_as_many_replies(void **state)
+{
+	bool *seen = calloc(FLOOD, sizeof(bool));
+	uint64_t requests, replies;
+
+	(void)state;
+	for (uint64_t i = 0; i < FLOOD; i++)
+		send_call(&dealer, T_WIDE, i);
+	for (uint64_t i = 0; i < FLOOD; i++) {
+		assert_int_equal(dealer_receive(&dealer, &reply), 0);
+		assert_int_equal(reply.header.status, 0);
+		assert_int_equal(reply.size, 1);
+		assert_in_range(reply.header.request, 0, FLOOD - 1);
+		assert_false(seen[reply.header.request]);
+		seen[reply.header.request] = true;
+	}
+	free(seen);
+	assert_no_more_replies();
+	requests = stat_of("control.requests");
+	replies = stat_of("control.replies");
+	assert_int_equal(requests, replies);
+	assert_int_equal(stat_of("control.dropped"), 0);
+	assert_int_equal(stat_of("calls.total"), FLOOD);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(handlers_of_each_kind_answer, start, stop),
+		cmocka_unit_test_setup_teardown(
+			whatever_a_handler_does_there_is_one_answer, start, stop),
+		cmocka_unit_test_setup_teardown(malformed_bodies_get_one_error, start, stop),
+		cmocka_unit_test_setup_teardown(oversize_bodies_get_one_error, start, stop),
+		cmocka_unit_test_setup_teardown(an_unknown_type_gets_one_error, start, stop),
+		cmocka_unit_test_setup_teardown(a_full_queue_is_an_error_at_once, start, stop),
+		cmocka_unit_test_setup_teardown(blocked_handlers_delay_nobody, start, stop),
+		cmocka_unit_test_setup_teardown(sleeping_handlers_delay_nobody, start, stop),
+		cmocka_unit_test_setup_teardown(
+			a_sessions_affinity_calls_run_on_one_thread_in_order, start, stop),
+		cmocka_unit_test_setup_teardown(
+			a_handler_that_takes_too_long_is_answered_for_it, start, stop),
+		cmocka_unit_test_setup_teardown(a_session_outlives_its_running_calls, start, stop),
+		cmocka_unit_test_setup_teardown(
+			a_stuck_handler_is_named_and_waited_for_again, start_impatient, stop),
+		cmocka_unit_test_setup_teardown(a_drain_finishes_what_was_accepted, start, stop),
+		cmocka_unit_test_setup_teardown(
+			a_deadline_refuses_what_waits, start_impatient, stop),
+		cmocka_unit_test_setup_teardown(registering_has_rules, start, stop),
+		cmocka_unit_test_setup_teardown(
+			thousands_of_calls_in_flight_get_as_many_replies, start, stop),
+	};
+
+	return cmocka_run_group_tests_name("handlers", tests, NULL, NULL) ? 1 : 0;
+}
