@@ -23,8 +23,10 @@
 #define OUTBOX_REPLIES  8192u
 #define OUTBOX_BYTES    (8 * KVB_MIB)
 #define OUTBOX_STUCK_NS (10 * KVB_NS_PER_S)
-/* ZMQ does not tell when one peer of a ROUTER has room again. */
-#define RETRY_NS (2 * KVB_NS_PER_MS)
+/* ZMQ does not tell when one peer of a ROUTER has room again, so we try: soon, and less often the longer it
+ * has not read. */
+#define RETRY_MIN_NS (2 * KVB_NS_PER_MS)
+#define RETRY_MAX_NS (100 * KVB_NS_PER_MS)
 
 struct kvb_outgoing {
 	TAILQ_ENTRY(kvb_outgoing) link;
@@ -108,8 +110,10 @@ static bool put_aside(struct kvb_session *session, const struct kvb_msg_header *
 	outgoing->header = *header;
 	outgoing->size = size;
 	memcpy(outgoing->body, body, size);
-	if (outbox->count == 0)
+	if (outbox->count == 0) {
 		outbox->progress_ns = kvb_now_ns();
+		outbox->retry_ns = 0;
+	}
 	TAILQ_INSERT_TAIL(&outbox->queue, outgoing, link);
 	outbox->count++;
 	outbox->bytes += sizeof(*outgoing) + size;
@@ -148,7 +152,7 @@ void kvb_send_reply(struct kvb_server *server, struct kvb_session *session,
 	send_or_keep(server, session, peer, &header, body->data, body->size);
 }
 
-static void flush(struct kvb_session *session, uint64_t now_ns)
+static void send_waiting(struct kvb_session *session, uint64_t now_ns)
 {
 	struct kvb_outbox *outbox = &session->outbox;
 
@@ -163,18 +167,37 @@ static void flush(struct kvb_session *session, uint64_t now_ns)
 		remove_first(session);
 		outbox->progress_ns = now_ns;
 	}
-	if (outbox->count > 0 && now_ns > outbox->progress_ns + OUTBOX_STUCK_NS)
+}
+
+/* Returns when it is to be tried again, or UINT64_MAX. */
+static uint64_t flush(struct kvb_session *session, uint64_t now_ns)
+{
+	struct kvb_outbox *outbox = &session->outbox;
+	uint64_t stuck_ns;
+
+	if (outbox->count > 0 && now_ns >= outbox->retry_ns)
+		send_waiting(session, now_ns);
+	if (outbox->count == 0)
+		return UINT64_MAX;
+	/* The first one may have come in since now_ns was read. */
+	stuck_ns = now_ns > outbox->progress_ns ? now_ns - outbox->progress_ns : 0;
+	if (stuck_ns > OUTBOX_STUCK_NS)
 		kvb_session_fail(session, KVB_REASON_NOT_READING,
 			"the client has read none of %u control replies for %llu s", outbox->count,
 			(unsigned long long)(OUTBOX_STUCK_NS / KVB_NS_PER_S));
+	if (now_ns >= outbox->retry_ns)
+		outbox->retry_ns =
+			now_ns + kvb_min_u64(kvb_max_u64(stuck_ns / 4, RETRY_MIN_NS), RETRY_MAX_NS);
+	return outbox->retry_ns;
 }
 
 uint64_t kvb_reply_turn(struct kvb_server *server, uint64_t now_ns)
 {
+	uint64_t wake_ns = UINT64_MAX;
+
 	if (server->gauges.replies_waiting == 0)
-		return UINT64_MAX;
+		return wake_ns;
 	for (uint32_t i = 0; i < server->sessions.count; i++)
-		if (server->sessions.slots[i].outbox.count > 0)
-			flush(&server->sessions.slots[i], now_ns);
-	return server->gauges.replies_waiting > 0 ? now_ns + RETRY_NS : UINT64_MAX;
+		wake_ns = kvb_min_u64(wake_ns, flush(&server->sessions.slots[i], now_ns));
+	return wake_ns;
 }

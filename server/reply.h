@@ -21,6 +21,7 @@ struct kvb_outbox {
 	uint32_t count;
 	uint64_t bytes;
 	uint64_t progress_ns; /* when the last one went out, or the first one came in */
+	uint64_t retry_ns;    /* when to try again */
 };
 
 void kvb_outbox_init(struct kvb_outbox *outbox);

@@ -14,8 +14,8 @@
 
 #define DEADLINE_MS 20000
 
-int dealer_open(struct dealer *dealer, const char *dir, const struct kvb_welcome *welcome,
-	const char *identity)
+static int open_with(struct dealer *dealer, const char *dir, const struct kvb_welcome *welcome,
+	const char *identity, int receive_hwm)
 {
 	char endpoint[128];
 	int zero = 0;
@@ -23,10 +23,22 @@ int dealer_open(struct dealer *dealer, const char *dir, const struct kvb_welcome
 	*dealer = (struct dealer){.context = zmq_ctx_new(), .welcome = welcome};
 	dealer->socket = zmq_socket(dealer->context, ZMQ_DEALER);
 	zmq_setsockopt(dealer->socket, ZMQ_LINGER, &zero, sizeof(zero));
+	zmq_setsockopt(dealer->socket, ZMQ_RCVHWM, &receive_hwm, sizeof(receive_hwm));
 	if (identity)
 		zmq_setsockopt(dealer->socket, ZMQ_ROUTING_ID, identity, strlen(identity));
 	snprintf(endpoint, sizeof(endpoint), "ipc://%s/%s", dir, KVB_CONTROL_SOCKET);
 	return zmq_connect(dealer->socket, endpoint) < 0 ? -errno : 0;
+}
+
+int dealer_open(struct dealer *dealer, const char *dir, const struct kvb_welcome *welcome,
+	const char *identity)
+{
+	return open_with(dealer, dir, welcome, identity, 1000);
+}
+
+int dealer_open_small(struct dealer *dealer, const char *dir, const struct kvb_welcome *welcome)
+{
+	return open_with(dealer, dir, welcome, NULL, 8);
 }
 
 void dealer_close(struct dealer *dealer)

@@ -779,9 +779,209 @@ static void thousands_of_calls_in_flight_get_as_many_replies(void **state)
 	assert_int_equal(stat_of("calls.total"), FLOOD);
 }
 
+/* ------------------------------------------------------------------------------ clients that do not read */
+
+#define WINDOW 200
+
+/* A client that sends as fast as ZMQ takes it and reads, or does not. */
+struct flooder {
+	struct raw_client raw;
+	struct dealer dealer;
+	pthread_t thread;
+	bool reads;
+	size_t body_size; /* 3 to 65538 */
+	uint64_t send_max;
+	uint32_t stop;     /* atomic */
+	uint64_t sent;     /* read after the thread has ended */
+	uint64_t received; /* the same */
+};
+
+static bool door_has_ended(const struct flooder *flooder)
+{
+	struct pollfd pfd = {.fd = flooder->raw.door_fd, .events = POLLIN};
+
+	return poll(&pfd, 1, 0) > 0;
+}
+
+static void take_replies(struct flooder *flooder, int timeout_ms)
+{
+	static _Thread_local struct dealer_reply taken;
+
+	while (dealer_receive_in(&flooder->dealer, timeout_ms, &taken) == 0)
+		flooder->received++;
+}
+
+/* Until it is told to stop, or cut off. No assertion may stand here. */
+static void *flood(void *arg)
+{
+	struct flooder *flooder = arg;
+	uint8_t *body = calloc(1, flooder->body_size);
+
+	/* bin 16 */
+	body[0] = 0xc5;
+	body[1] = (uint8_t)((flooder->body_size - 3) >> 8);
+	body[2] = (uint8_t)(flooder->body_size - 3);
+	while (flooder->sent < flooder->send_max && !kvb_load_acquire(&flooder->stop) &&
+		!door_has_ended(flooder)) {
+		struct kvb_msg_header header =
+			dealer_header(&flooder->dealer, T_SYNC, flooder->sent);
+		if (dealer_send(&flooder->dealer, &header, body, flooder->body_size) < 0)
+			break;
+		flooder->sent++;
+		while (flooder->reads && flooder->sent - flooder->received >= WINDOW)
+			take_replies(flooder, 0);
+	}
+	free(body);
+	return NULL;
+}
+
+static void flooder_begin(struct flooder *flooder, bool reads, size_t body_size, uint64_t send_max)
+{
+	*flooder = (struct flooder){.reads = reads, .body_size = body_size, .send_max = send_max};
+	assert_int_equal(raw_attach(&flooder->raw, embedded.dir), 0);
+	assert_int_equal(
+		dealer_open_small(&flooder->dealer, embedded.dir, &flooder->raw.welcome), 0);
+	assert_int_equal(dealer_attach(&flooder->dealer), 0);
+	assert_int_equal(pthread_create(&flooder->thread, NULL, flood, flooder), 0);
+}
+
+static void flooder_end(struct flooder *flooder)
+{
+	dealer_close(&flooder->dealer);
+	raw_drop(&flooder->raw);
+}
+
+static int compare_ns(const void *a, const void *b)
+{
+	uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+
+	return left < right ? -1 : left > right;
+}
+
+/* Pings until `until` says so, 100 times at least and PINGS_MAX at most; returns how many. */
+#define PINGS_MAX 1000000
+static size_t ping_and_tell(const char *beside, bool (*until)(const void *arg), const void *arg)
+{
+	uint64_t *took_ns = calloc(PINGS_MAX, sizeof(*took_ns));
+	size_t n = 0;
+
+	while (n < PINGS_MAX && (n < 100 || !until(arg))) {
+		uint64_t begin_ns = kvb_now_ns();
+		assert_int_equal(dealer_ping(&dealer, n), 0);
+		took_ns[n++] = kvb_now_ns() - begin_ns;
+	}
+	qsort(took_ns, n, sizeof(*took_ns), compare_ns);
+	printf("%zu pings beside %s: p50 %llu us, p99 %llu us\n", n, beside,
+		(unsigned long long)(took_ns[n / 2] / 1000),
+		(unsigned long long)(took_ns[n * 99 / 100] / 1000));
+	free(took_ns);
+	return n;
+}
+
+static bool second_has_passed(const void *since_ns)
+{
+	return kvb_now_ns() - *(const uint64_t *)since_ns > KVB_NS_PER_S;
+}
+
+static bool flooder_is_cut(const void *flooder)
+{
+	return door_has_ended(flooder);
+}
+
+static bool none_waiting(const void *unused)
+{
+	uint64_t waiting;
+
+	(void)unused;
+	return raw_stat(&raw, "control.replies_waiting", &waiting) == 0 && waiting == 0;
+}
+
+/* A client that asks, and never reads: the server ends its session, and accounts for each reply. */
+static void check_silent(const char *how, size_t body_size, uint64_t send_max, const char *text)
+{
+	struct flooder silent;
+	struct kvb_goodbye goodbye;
+	uint64_t requests = stat_of("control.requests"), replies = stat_of("control.replies");
+	uint64_t dropped = stat_of("control.dropped"), pings;
+
+	flooder_begin(&silent, false, body_size, send_max);
+	pings = ping_and_tell(how, flooder_is_cut, &silent);
+	pthread_join(silent.thread, NULL);
+	assert_int_equal(raw_goodbye(silent.raw.door_fd, &goodbye), 0);
+	assert_int_equal(goodbye.reason, KVB_REASON_NOT_READING);
+	assert_non_null(strstr(goodbye.text, text));
+	/* It cannot begin anew on the same connection. */
+	assert_true(embedded_wait(none_waiting, NULL));
+	/* What ZMQ had taken can still be read; the rest was dropped, and counted. */
+	take_replies(&silent, 1000);
+	requests = stat_of("control.requests") - requests;
+	replies = stat_of("control.replies") - replies;
+	dropped = stat_of("control.dropped") - dropped;
+	/* With its ATTACH. */
+	assert_int_equal(requests, pings + 1 + silent.sent);
+	assert_int_equal(replies, pings + 1 + silent.received);
+	assert_int_equal(dropped, silent.sent - silent.received);
+	assert_true(dropped > 0);
+	printf("silent: %llu sent, %llu received at last, %llu dropped\n",
+		(unsigned long long)silent.sent, (unsigned long long)silent.received,
+		(unsigned long long)dropped);
+	flooder_end(&silent);
+}
+
+/* The bound is bytes, then time; everybody else is served all the while. The times are for the reader. */
+static void a_client_that_does_not_read_is_bounded_then_cut(void **state)
+{
+	struct flooder honest;
+	uint64_t since_ns = kvb_now_ns();
+
+	(void)state;
+	(void)ping_and_tell("nobody", second_has_passed, &since_ns);
+	flooder_begin(&honest, true, 4096, UINT64_MAX);
+	since_ns = kvb_now_ns();
+	(void)ping_and_tell("one who floods and reads", second_has_passed, &since_ns);
+	kvb_store_release(&honest.stop, 1u);
+	pthread_join(honest.thread, NULL);
+	while (honest.received < honest.sent && dealer_receive(&honest.dealer, &reply) == 0)
+		honest.received++;
+	assert_int_equal(honest.received, honest.sent);
+	assert_int_equal(stat_of("control.dropped"), 0);
+	flooder_end(&honest);
+
+	check_silent("one who floods and does not read", 4096, UINT64_MAX, "replies: ");
+	check_silent("one who does not read 5000 replies", 3, 5000, "has read none of ");
+}
+
+#ifndef NDEBUG
+/* The ROUTER's owner is asserted at each use; the thread that looks here is another one. */
+static void only_the_control_thread_touches_the_router(void **state)
+{
+	int status = 0;
+	pid_t pid = fork();
+
+	(void)state;
+	if (pid == 0) {
+		struct rlimit none = {0, 0};
+		setrlimit(RLIMIT_CORE, &none);
+		signal(SIGABRT, SIG_DFL);
+		close(STDERR_FILENO);
+		kvb_control_serve(embedded.server);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status));
+	assert_int_equal(WTERMSIG(status), SIGABRT);
+}
+#endif
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+#ifndef NDEBUG
+		cmocka_unit_test_setup_teardown(
+			only_the_control_thread_touches_the_router, start, stop),
+#endif
+		cmocka_unit_test_setup_teardown(
+			a_client_that_does_not_read_is_bounded_then_cut, start, stop),
 		cmocka_unit_test_setup_teardown(handlers_of_each_kind_answer, start, stop),
 		cmocka_unit_test_setup_teardown(
 			whatever_a_handler_does_there_is_one_answer, start, stop),
