@@ -269,6 +269,17 @@ static void the_examples_are_a_project_of_their_own(void **state)
 	assert_true(run_script(KVB_TEST_CMAKE " --build examples.build"));
 	run_program("examples.build/put_get", server.dir);
 	assert_true(output_has("put and got 1048576 bytes"));
+	/* One is the server of the other, and stops in order. */
+	assert_true(run_script("export LD_LIBRARY_PATH=$prefix/" KVB_TEST_LIBDIR "; "
+			       "mkdir -m 700 embedded; cd examples.build; mkfifo ready; "
+			       "./embed ../embedded >ready 2>log & "
+			       "read -r line <ready; test \"$line\" = ready; "
+			       "./call ../embedded; kill -TERM $!; wait $!"));
+	assert_true(output_is("echo: a5 68 65 6c 6c 6f\n"
+			      "nap: c0\n"
+			      "nap: the body must be a number from 0 to 127\n"
+			      "count: cd 00 01\n"
+			      "count: cd 00 02\n"));
 }
 
 /* ----------------------------------------------------------------------------------------- exports */
