@@ -414,9 +414,30 @@ static void signals_at_any_time_end_in_order(void **state)
 	}
 }
 
+/* Written from docs/protocol.md alone: Python, ZMQ, MessagePack, mmap, the portable carrier. */
+static void a_client_without_libkvbell_works(void **state)
+{
+	struct process_options options = PROCESS_OPTIONS_INIT;
+	const char *const argv[] = {KVB_TEST_PYTHON,
+		KVB_TEST_SOURCE_DIR "/tests/python/portable_client.py", server.dir, NULL};
+	char output[96];
+	char *text;
+
+	(void)state;
+	assert_int_equal(process_server_start(&server, small), 0);
+	snprintf(output, sizeof(output), "%s/output", server.dir);
+	options.output = output;
+	assert_int_equal(process_run(argv, &options), 0);
+	text = process_read_file(output);
+	assert_non_null(strstr(text, "all 22 checks passed\n"));
+	free(text);
+	assert_int_equal(process_server_stop(&server), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_client_without_libkvbell_works, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			a_server_leaves_its_lock_file_only, setup, teardown),
 		cmocka_unit_test_setup_teardown(modes_open_up_for_others, setup, teardown),
