@@ -150,9 +150,10 @@ static void take_output(struct kvb_server *server)
 /* Calls of one handler have one timeout, so the oldest is the first to be overdue. */
 static uint64_t end_overdue(struct kvb_handler *handler, uint64_t now_ns)
 {
-	struct kvb_call *call;
+	struct kvb_call *call = TAILQ_FIRST(&handler->waiting), *next;
 
-	while ((call = TAILQ_FIRST(&handler->waiting)) && call->deadline_ns <= now_ns) {
+	for (; call && call->deadline_ns <= now_ns; call = next) {
+		next = TAILQ_NEXT(call, in_flight);
 		kvb_count(&call->server->counters.calls_timed_out, 1);
 		end_early(call, -ETIMEDOUT,
 			kvb_load_relaxed(&call->started_ns) ? "the handler took too long"

@@ -143,8 +143,8 @@ static uint32_t append(struct kvb_portable *portable, const msgpack_object_array
 		struct kvb_portable_entry *entry =
 			&portable->entries[(portable->tail + i) & portable->mask];
 		const void *key;
-		(void)unpack_request(&requests->ptr[i], &entry->sqe, &key);
-		if (entry->sqe.key_len > 0)
+		/* It was checked before, so it is well-formed. */
+		if (unpack_request(&requests->ptr[i], &entry->sqe, &key) && entry->sqe.key_len > 0)
 			memcpy(entry->key, key, entry->sqe.key_len);
 	}
 	/* Publishes the entries, and at first the array; pairs with the acquire load in

@@ -29,7 +29,7 @@
 #define RETRY_MAX_NS (100 * KVB_NS_PER_MS)
 
 struct kvb_outgoing {
-	TAILQ_ENTRY(kvb_outgoing) link;
+	STAILQ_ENTRY(kvb_outgoing) link;
 	struct kvb_msg_header header;
 	size_t size;
 	uint8_t body[];
@@ -38,7 +38,7 @@ struct kvb_outgoing {
 void kvb_outbox_init(struct kvb_outbox *outbox)
 {
 	*outbox = (struct kvb_outbox){0};
-	TAILQ_INIT(&outbox->queue);
+	STAILQ_INIT(&outbox->queue);
 }
 
 /* 0; -EAGAIN the peer does not read; -EHOSTUNREACH it is gone. */
@@ -71,9 +71,9 @@ static void drop(struct kvb_server *server)
 static void remove_first(struct kvb_session *session)
 {
 	struct kvb_outbox *outbox = &session->outbox;
-	struct kvb_outgoing *first = TAILQ_FIRST(&outbox->queue);
+	struct kvb_outgoing *first = STAILQ_FIRST(&outbox->queue);
 
-	TAILQ_REMOVE(&outbox->queue, first, link);
+	STAILQ_REMOVE_HEAD(&outbox->queue, link);
 	outbox->count--;
 	outbox->bytes -= sizeof(*first) + first->size;
 	count_waiting(session->server, -1);
@@ -114,7 +114,7 @@ static bool put_aside(struct kvb_session *session, const struct kvb_msg_header *
 		outbox->progress_ns = kvb_now_ns();
 		outbox->retry_ns = 0;
 	}
-	TAILQ_INSERT_TAIL(&outbox->queue, outgoing, link);
+	STAILQ_INSERT_TAIL(&outbox->queue, outgoing, link);
 	outbox->count++;
 	outbox->bytes += sizeof(*outgoing) + size;
 	count_waiting(session->server, 1);
@@ -157,7 +157,7 @@ static void send_waiting(struct kvb_session *session, uint64_t now_ns)
 	struct kvb_outbox *outbox = &session->outbox;
 
 	while (outbox->count > 0) {
-		const struct kvb_outgoing *first = TAILQ_FIRST(&outbox->queue);
+		const struct kvb_outgoing *first = STAILQ_FIRST(&outbox->queue);
 		int r = send_now(session->server, &session->control_peer, &first->header,
 			first->body, first->size);
 		if (r == -EAGAIN)

@@ -17,7 +17,7 @@ struct kvb_session;
 
 /* Replies of one session that ZMQ would not take yet, oldest first. */
 struct kvb_outbox {
-	TAILQ_HEAD(, kvb_outgoing) queue;
+	STAILQ_HEAD(, kvb_outgoing) queue;
 	uint32_t count;
 	uint64_t bytes;
 	uint64_t progress_ns; /* when the last one went out, or the first one came in */
