@@ -286,8 +286,10 @@ static int round_trip_locked(struct kvb_exchange *exchange)
 	r = send_locked(exchange);
 	while (r == 0 && !exchange->done)
 		r = wait_locked(exchange);
+	/* An answer that came with the deadline, or with the server's goodbye, is an answer. */
+	if (!exchange->done)
+		receive_all_locked(dealer);
 	TAILQ_REMOVE(&dealer->exchanges, exchange, link);
-	/* An answer that came with the deadline, or with the end, is an answer. */
 	return exchange->done ? exchange->status : r;
 }
 

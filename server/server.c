@@ -204,6 +204,8 @@ int kvb_server_start(struct kvb_server *server)
 {
 	int r;
 
+	if (server->started)
+		return -EBUSY;
 	server->started = true;
 	server->start_ns = kvb_now_ns();
 	r = kvb_options_check_files(&server->options);

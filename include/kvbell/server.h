@@ -12,7 +12,8 @@
  * - Where nothing else is said, it may be called from any thread, by one thread at a time per server.
  * - The server makes threads of its own ("kvb-control", "kvb-worker-0", ...) with all signals blocked
  *   but one real-time signal, options.watchdog_signal, whose handler it installs: a program that uses
- *   that signal chooses another. It never writes to stdout or stderr and never exits.
+ *   that signal chooses another. It seeds rand(3), from which libzmq draws. It never writes to stdout
+ *   or stderr and never exits.
  *
  * What kvbelld does beyond this, and an embedding program has to decide for itself: it raises the soft
  * limit of open files, and makes itself undumpable, since /proc/PID/mem goes around the seals that
@@ -99,7 +100,7 @@ KVB_API int kvb_server_new(
  * kvb_server_free() is allowed.
  *
  * \return 0;
- *   -EADDRINUSE another server holds the directory; -ENOMEM, -ENOSPC there is not enough memory;
+ *   -EBUSY another server holds the directory, or this one was started before; -ENOMEM, -ENOSPC there is not enough memory;
  *   -EMFILE the limit of open files is too low for sessions_max (libzmq would abort the process when it
  *   meets it): raise it, or lower sessions_max; -EACCES, -EPERM the directory; -EINTR cancel_fd.
  */

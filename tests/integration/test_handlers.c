@@ -607,10 +607,11 @@ static bool one_ending(const void *unused)
 
 static bool none_ending(const void *unused)
 {
-	uint64_t ending, active;
+	uint64_t ending, active, quarantined;
 
 	(void)unused;
 	return raw_stat(&raw, "sessions.ending", &ending) == 0 && ending == 0 &&
+		raw_stat(&raw, "sessions.quarantined", &quarantined) == 0 && quarantined == 0 &&
 		raw_stat(&raw, "sessions.active", &active) == 0 && active == 1;
 }
 
@@ -641,6 +642,38 @@ static void a_session_outlives_its_running_calls(void **state)
 	assert_int_equal(stat_of("calls.late"), GATE_THREADS);
 	dealer_close(&other);
 	assert_no_more_replies();
+}
+
+static bool one_quarantined(const void *unused)
+{
+	uint64_t quarantined;
+
+	(void)unused;
+	return raw_stat(&raw, "sessions.quarantined", &quarantined) == 0 && quarantined == 1;
+}
+
+/* A client that has gone while its call does not return: named, and nothing of it is taken back. */
+static void a_stuck_call_quarantines_its_session(void **state)
+{
+	struct raw_client other_raw;
+	struct dealer other;
+	uint32_t one = 1;
+
+	(void)state;
+	assert_int_equal(raw_attach(&other_raw, embedded.dir), 0);
+	assert_int_equal(dealer_open(&other, embedded.dir, &other_raw.welcome, NULL), 0);
+	assert_int_equal(dealer_attach(&other), 0);
+	send_call(&other, T_GATE, 1);
+	assert_true(embedded_wait(all_inside, &one));
+	dealer_close(&other);
+	raw_drop(&other_raw);
+	assert_true(embedded_wait(one_quarantined, NULL));
+	assert_true(embedded_log_find(&embedded,
+			    "is stuck: the handler of message type 1027 has run", 0) > 0);
+	assert_int_equal(embedded_log_find(&embedded, "step: close bell", 0), -1);
+	kvb_store_release(&gate_open, 1u);
+	assert_true(embedded_wait(none_ending, NULL));
+	assert_true(embedded_log_find(&embedded, "step: close bell", 0) > 0);
 }
 
 static void a_stuck_handler_is_named_and_waited_for_again(void **state)
@@ -748,6 +781,7 @@ static void registering_has_rules(void **state)
 	assert_int_equal(kvb_server_handle_blocking(server, T_GATE, pool, 0, echo, NULL), -EEXIST);
 	kvb_server_free(server);
 	kvb_server_free(NULL);
+	assert_int_equal(kvb_server_start(embedded.server), -EBUSY);
 	assert_int_equal(kvb_server_handle_sync(embedded.server, T_NOBODY, echo, NULL), -EBUSY);
 	assert_int_equal(
 		kvb_server_add_pool(embedded.server, KVB_POOL_NORMAL, 1, 1, &pool), -EBUSY);
@@ -996,6 +1030,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			a_handler_that_takes_too_long_is_answered_for_it, start, stop),
 		cmocka_unit_test_setup_teardown(a_session_outlives_its_running_calls, start, stop),
+		cmocka_unit_test_setup_teardown(
+			a_stuck_call_quarantines_its_session, start_impatient, stop),
 		cmocka_unit_test_setup_teardown(
 			a_stuck_handler_is_named_and_waited_for_again, start_impatient, stop),
 		cmocka_unit_test_setup_teardown(a_drain_finishes_what_was_accepted, start, stop),
