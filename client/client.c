@@ -232,6 +232,7 @@ static int copy_options(struct kvb_client *client, const struct kvb_options *opt
 	if (options && size < offsetof(struct kvb_options, timeout_ms))
 		return -EINVAL;
 	client->timeout_ms = all.timeout_ms ? all.timeout_ms : TIMEOUT_MS;
+	client->spin_us = all.spin_us;
 	client->log = all.log;
 	client->log_user = all.log_user;
 	client->progress = all.progress;

@@ -19,6 +19,7 @@ struct kvb_client {
 	char dir[108]; /* fits a socket address together with the longest socket name */
 	char name[KVB_NAME_BYTES];
 	uint32_t timeout_ms;
+	uint32_t spin_us;
 	kvb_log_fn *log;
 	void *log_user;
 	kvb_progress_fn *progress;

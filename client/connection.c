@@ -25,6 +25,7 @@
 /* A sleeper looks at the life word this often, so that a call notices a killed server well within a
  * second, however long the kernel takes to close its sockets. */
 #define RECHECK_MS 200
+#define SPIN_LOOKS 64u
 
 /* ------------------------------------------------------------------------------------ life and death */
 
@@ -165,6 +166,7 @@ int kvb_conn_check(struct kvb_conn *conn)
  * next completion otherwise, and there may be none to come. */
 static void tell_of_room(struct kvb_conn *conn)
 {
+	kvb_store_relaxed(&conn->room_given, conn->room_given + 1);
 	if (conn->waiting)
 		pthread_cond_broadcast(&conn->changed);
 	if (!conn->sleeper_wants_room)
@@ -375,17 +377,42 @@ static void sleep_on_bell(struct kvb_conn *conn, uint64_t deadline_ns)
 		kvb_count(&conn->client->missed_wakes, 1);
 }
 
+/* Looks for completions for spin_us, without the lock, before the server is told that we sleep. */
+static void spin(struct kvb_conn *conn)
+{
+	uint64_t until_ns = kvb_now_ns() + conn->client->spin_us * KVB_NS_PER_US;
+	const uint32_t *tail = &conn->header->cq_tail;
+	uint32_t head = conn->cq.head, room = conn->room_given;
+
+	pthread_mutex_unlock(&conn->lock);
+	do {
+		for (unsigned i = 0; i < SPIN_LOOKS && kvb_load_relaxed(tail) == head; i++)
+			kvb_cpu_relax();
+	} while (kvb_load_relaxed(tail) == head && kvb_load_relaxed(&conn->room_given) == room &&
+		kvb_load_relaxed(&conn->failed) == 0 && kvb_now_ns() < until_ns);
+	pthread_mutex_lock(&conn->lock);
+}
+
 /* One turn as the thread that sleeps on the bell. */
 static void take_sleep_turn(struct kvb_conn *conn, uint64_t deadline_ns, bool wants_room)
 {
+	uint32_t room = conn->room_given, head = conn->cq.head;
+
 	conn->sleeping = true;
+	if (conn->client->spin_us > 0)
+		spin(conn);
 	conn->sleeper_wants_room = wants_room;
-	kvb_bell_arm(&conn->header->cq_sleeping);
-	/* The look again, after the fence. */
-	if (kvb_cq_empty(&conn->cq) &&
-		kvb_load_acquire(&conn->header->state) != KVB_SESSION_REVOKED)
-		sleep_on_bell(conn, deadline_ns);
-	kvb_bell_disarm(&conn->header->cq_sleeping);
+	/* What came while the lock was let go is a reason not to sleep, also when another thread has taken
+	 * it: nobody rings for it again. */
+	if (kvb_cq_empty(&conn->cq) && conn->cq.head == head &&
+		!(wants_room && conn->room_given != room)) {
+		kvb_bell_arm(&conn->header->cq_sleeping);
+		/* The look again, after the fence. */
+		if (kvb_cq_empty(&conn->cq) &&
+			kvb_load_acquire(&conn->header->state) != KVB_SESSION_REVOKED)
+			sleep_on_bell(conn, deadline_ns);
+		kvb_bell_disarm(&conn->header->cq_sleeping);
+	}
 	conn->sleeping = conn->sleeper_wants_room = false;
 	if (!server_lives(conn))
 		(void)fail_locked(conn, -ECONNRESET);

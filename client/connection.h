@@ -59,9 +59,10 @@ struct kvb_conn {
 
 	pthread_mutex_t lock;
 	pthread_cond_t
-		changed;  /* a completion, room, death, or nobody sleeps on the bell any more */
-	uint32_t waiting; /* threads that wait for `changed` */
-	bool sleeping;    /* a thread sleeps on the bell, and wakes the others */
+		changed;     /* a completion, room, death, or nobody sleeps on the bell any more */
+	uint32_t waiting;    /* threads that wait for `changed` */
+	bool sleeping;       /* a thread sleeps on the bell, and wakes the others */
+	uint32_t room_given; /* atomic, written under the lock: counts tell_of_room() */
 	bool sleeper_wants_room; /* no bell tells it of room: whoever gives some writes wake_fd */
 	struct kvb_sq_producer sq;
 	struct kvb_cq_consumer cq;

@@ -25,6 +25,7 @@
 
 #define VISIT_REQUESTS 16u
 #define VISIT_BYTES    KVB_MIB
+#define SPIN_LOOKS     64u
 
 /* One request on its way through: private copies, and the completion it will get. */
 struct request {
@@ -484,6 +485,8 @@ static bool serve_requests(struct kvb_worker *worker, struct kvb_session *sessio
 		if (kvb_load_relaxed(&session->failure) != KVB_REASON_NONE)
 			break;
 	}
+	if (n > 0)
+		session->worked_ns = kvb_now_ns();
 	session->backlog -= (uint32_t)kvb_min_u64(n, session->backlog);
 	kvb_store_relaxed(&session->sq_head_seen, session->sq.head);
 	return empty;
@@ -538,34 +541,65 @@ static bool rest(struct kvb_session *session)
 
 static void take_orders(struct kvb_session *session)
 {
-	/* Pairs with the release half of control's fetch_or. */
-	uint32_t orders = kvb_exchange(&session->orders, 0u);
+	uint32_t orders;
 
+	if (kvb_load_relaxed(&session->orders) == 0)
+		return;
+	/* Pairs with the release half of control's fetch_or. */
+	orders = kvb_exchange(&session->orders, 0u);
 	session->orders_seen |= orders;
 	/* A bound on what can lie in both queues, so that a client that never stops submitting cannot put the
 	 * orders off. */
-	if (orders)
-		session->backlog = session->layout.sq_entries + session->layout.cq_entries;
+	session->backlog = session->layout.sq_entries + session->layout.cq_entries;
 }
 
-bool kvb_execute(struct kvb_worker *worker, struct kvb_session *session)
+/* For spin_us after the last request the session stays awake, so that the next one needs no kick. */
+static bool may_spin(const struct kvb_session *session)
+{
+	uint64_t spin_ns = session->server->options.spin_us * KVB_NS_PER_US;
+
+	return spin_ns > 0 && kvb_now_ns() - session->worked_ns < spin_ns;
+}
+
+/* Looks for a moment, so that not each look costs a round through the run queue. */
+static void spin(struct kvb_session *session)
+{
+	uint32_t *sleeping = &session->header->sq_sleeping;
+
+	if (kvb_load_relaxed(sleeping) != KVB_AWAKE)
+		kvb_bell_disarm(sleeping);
+	kvb_count(&session->server->counters.spins, 1);
+	for (unsigned i = 0; i < SPIN_LOOKS; i++) {
+		if (!nothing_waits(session) || kvb_load_relaxed(&session->orders))
+			return;
+		kvb_cpu_relax();
+	}
+}
+
+enum kvb_visit kvb_execute(struct kvb_worker *worker, struct kvb_session *session)
 {
 	bool empty;
 
 	if (kvb_load_acquire(&session->closed))
-		return false;
+		return KVB_VISIT_DONE;
 	take_orders(session);
 	if (session->orders_seen & KVB_ORDER_END) {
 		close_for_workers(session);
-		return false;
+		return KVB_VISIT_DONE;
 	}
 	/* A failed session gets no service; control will order its end. */
 	if (kvb_load_relaxed(&session->failure) != KVB_REASON_NONE)
-		return false;
+		return KVB_VISIT_DONE;
 	empty = serve_requests(worker, session);
 	if (empty || session->backlog == 0)
 		follow_orders(session);
 	if (kvb_load_acquire(&session->closed))
-		return false;
-	return !empty || !rest(session);
+		return KVB_VISIT_DONE;
+	if (!empty)
+		return KVB_VISIT_MORE;
+	if (may_spin(session)) {
+		spin(session);
+		return KVB_VISIT_SPIN;
+	}
+	return rest(session) ? KVB_VISIT_DONE : KVB_VISIT_MORE;
 }

@@ -5,15 +5,16 @@
 #ifndef KVB_SERVER_EXECUTE_H
 #define KVB_SERVER_EXECUTE_H
 
-#include <stdbool.h>
-
 struct kvb_session;
 struct kvb_worker;
 
-/*
- * One bounded visit. True: there may be more, come again. False: nothing is left, and the client's next
- * submission will kick; or the session is closed for workers.
- */
-bool kvb_execute(struct kvb_worker *worker, struct kvb_session *session);
+enum kvb_visit {
+	KVB_VISIT_DONE, /* nothing is left, and the client's next submission will kick; or it is closed */
+	KVB_VISIT_MORE, /* there may be more, come again */
+	KVB_VISIT_SPIN, /* nothing is left, but come again: the client is not to kick yet */
+};
+
+/* One bounded visit. */
+enum kvb_visit kvb_execute(struct kvb_worker *worker, struct kvb_session *session);
 
 #endif /* KVB_SERVER_EXECUTE_H */

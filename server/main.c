@@ -35,6 +35,7 @@ enum option_key {
 	OPT_WORKERS = 'w',
 	OPT_LOG_LEVEL = 'l',
 	OPT_STAGING = 256,
+	OPT_SPIN,
 	OPT_FRAGMENT,
 	OPT_RING_ENTRIES,
 	OPT_MAX_SESSIONS,
@@ -65,6 +66,10 @@ static const struct argp_option option_table[] = {
 		0},
 	{"pool", OPT_POOL, "SIZE", 0, "Payload memory, such as 64GiB (1GiB)", 0},
 	{"workers", OPT_WORKERS, "N", 0, "Worker threads (by the number of CPUs)", 0},
+	{"spin-us", OPT_SPIN, "N", 0,
+		"After a request, look for the next one for N microseconds before sleeping; costs "
+		"a CPU meanwhile (0)",
+		0},
 	{"log-level", OPT_LOG_LEVEL, "LEVEL", 0, "error, warning, info or debug (info)", 0},
 
 	{NULL, 0, NULL, 0, "Who is let in besides the server's own uid:", 1},
@@ -146,6 +151,15 @@ static void parse_count(
 	*ret_count = (uint32_t)number;
 }
 
+static void parse_spin(struct argp_state *state, const char *arg, uint32_t *ret_us)
+{
+	uint64_t number = 0;
+
+	if (kvb_parse_number(arg, 0, KVB_SPIN_US_MAX, &number) < 0)
+		bad_argument(state, "spin-us", arg, "a number from 0 to 1000000");
+	*ret_us = (uint32_t)number;
+}
+
 static void parse_id(struct argp_state *state, int key, const char *arg, struct kvb_id_list *list)
 {
 	uint64_t id = 0;
@@ -211,6 +225,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_WORKERS:
 		parse_count(state, key, arg, KVB_WORKERS_MAX, &options->workers);
+		return 0;
+	case OPT_SPIN:
+		parse_spin(state, arg, &options->spin_us);
 		return 0;
 	case OPT_RING_ENTRIES:
 		parse_count(state, key, arg, UINT32_MAX, &options->ring_entries);

@@ -34,6 +34,8 @@
 	KVB_TEXT_FOR(KVB_VERSION_MAJOR) \
 	"." KVB_TEXT_FOR(KVB_VERSION_MINOR) "." KVB_TEXT_FOR(KVB_VERSION_PATCH)
 
+#define KVB_SPIN_US_MAX 1000000u
+
 /* Fills in what follows from other options. 0; -EINVAL, logged with the remedy. */
 int kvb_options_check(struct kvb_server_options *options);
 /* 0; -EMFILE, logged with the remedy. */
@@ -46,7 +48,7 @@ struct kvb_counters {
 	uint64_t exists, exists_hits, deletes, nops;
 	uint64_t transfers_expired;
 	uint64_t bells_rung, bells_suppressed, bells_full, bells_blocked;
-	uint64_t kicks, visits, missed_wakes;
+	uint64_t kicks, visits, spins, missed_wakes;
 	uint64_t sessions_total, sessions_refused, sessions_failed;
 	uint64_t control_requests, control_replies, control_dropped, control_submitted;
 	uint64_t calls, calls_refused, calls_timed_out, calls_late;

@@ -130,6 +130,7 @@ static void reset(struct kvb_session *session)
 	session->oldest_progress_ns = 0;
 	session->sq_head_seen = 0;
 	memset(session->transfers, 0, sizeof(session->transfers));
+	session->worked_ns = 0;
 	session->open_bytes = session->orders_seen = session->backlog = 0;
 	kvb_portable_reset(&session->portable);
 	session->portable_next = false;

@@ -101,6 +101,7 @@ struct kvb_session {
 	struct kvb_sq_consumer sq;
 	struct kvb_cq_producer cq;
 	struct kvb_transfer transfers[KVB_TRANSFERS];
+	uint64_t worked_ns;   /* when it last had a request */
 	uint64_t open_bytes;  /* of PUT transfers */
 	uint32_t orders_seen; /* taken from `orders`, not yet done with */
 	uint32_t backlog;     /* most requests that may have lain in the queue before the orders */

@@ -44,6 +44,7 @@ static const struct field counter_fields[] = {
 	COUNTER("bells.missed_wakes", missed_wakes),
 	COUNTER("workers.kicks", kicks),
 	COUNTER("workers.visits", visits),
+	COUNTER("workers.spins", spins),
 	COUNTER("sessions.total", sessions_total),
 	COUNTER("sessions.refused", sessions_refused),
 	COUNTER("sessions.failed", sessions_failed),

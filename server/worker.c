@@ -50,8 +50,8 @@
 
 /* --------------------------------------------------------------------------------- the run queue */
 
-/* Appends, and wakes an idle worker unless as many are being woken already. */
-static void push(struct kvb_group *group, struct kvb_session *session)
+/* Appends. With `wakes`, an idle worker is woken unless as many are being woken already. */
+static void push(struct kvb_group *group, struct kvb_session *session, bool wakes)
 {
 	bool wake;
 
@@ -62,15 +62,16 @@ static void push(struct kvb_group *group, struct kvb_session *session)
 	else
 		group->queue_head = session;
 	group->queue_tail = session;
-	wake = group->n_idle > group->n_waked;
+	wake = wakes && group->n_idle > group->n_waked;
 	group->n_waked += wake;
 	pthread_mutex_unlock(&group->lock);
 	if (wake)
 		(void)eventfd_write(group->wake_fd, 1);
 }
 
-/* Takes the oldest; NULL counts the caller as idle until leave_idle(). */
-static struct kvb_session *pop_or_idle(struct kvb_group *group)
+/* Takes the oldest; NULL counts the caller as idle until leave_idle(). Says whether another worker sleeps
+ * on the wait set, and will take what comes there. */
+static struct kvb_session *pop_or_idle(struct kvb_group *group, bool *ret_watched)
 {
 	struct kvb_session *session;
 
@@ -83,6 +84,7 @@ static struct kvb_session *pop_or_idle(struct kvb_group *group)
 	} else {
 		group->n_idle++;
 	}
+	*ret_watched = group->n_idle > group->n_waked;
 	pthread_mutex_unlock(&group->lock);
 	return session;
 }
@@ -119,7 +121,7 @@ void kvb_session_kick(struct kvb_session *session)
 		if (!kvb_compare_exchange(&session->run, &run, next))
 			continue;
 		if (run == KVB_RUN_IDLE)
-			push(session->group, session);
+			push(session->group, session, true);
 		else
 			kvb_session_put(session);
 		return;
@@ -141,7 +143,7 @@ static void serve(struct kvb_worker *worker, struct kvb_session *session)
 {
 	struct kvb_server *server = worker->group->server;
 	uint32_t running = KVB_RUN_RUNNING;
-	bool more;
+	enum kvb_visit visit;
 
 	/* Pairs with the compare-exchange in kvb_session_kick(), and with the last worker's below. */
 	(void)kvb_exchange(&session->run, (uint32_t)KVB_RUN_RUNNING);
@@ -149,16 +151,18 @@ static void serve(struct kvb_worker *worker, struct kvb_session *session)
 	kvb_store_relaxed(&worker->serving, kvb_session_own_id(session));
 	kvb_watchdog_busy(&server->watchdog, &worker->ringer);
 	kvb_count(&server->counters.visits, 1);
-	more = kvb_execute(worker, session);
+	visit = kvb_execute(worker, session);
 	kvb_watchdog_idle(&worker->ringer);
 	kvb_store_relaxed(&worker->serving, (uint64_t)0);
 
-	if (!more && kvb_compare_exchange(&session->run, &running, (uint32_t)KVB_RUN_IDLE)) {
+	if (visit == KVB_VISIT_DONE &&
+		kvb_compare_exchange(&session->run, &running, (uint32_t)KVB_RUN_IDLE)) {
 		kvb_session_put(session);
 		return;
 	}
 	(void)kvb_exchange(&session->run, (uint32_t)KVB_RUN_QUEUED);
-	push(worker->group, session);
+	/* A spinning session stays with whoever is awake. */
+	push(worker->group, session, visit != KVB_VISIT_SPIN);
 }
 
 static void handle_kick(struct kvb_group *group, uint64_t id)
@@ -209,15 +213,18 @@ static void work(struct kvb_worker *worker)
 
 	while (!kvb_load_acquire(&group->stop)) {
 		struct kvb_session *session;
+		bool watched;
 
 		quiescent_point(worker);
-		session = pop_or_idle(group);
+		session = pop_or_idle(group, &watched);
 		if (!session) {
 			harvest(group, -1);
 			visits = 0;
 			continue;
 		}
 		serve(worker, session);
+		if (watched)
+			continue;
 		if (++visits < HARVEST_VISITS && kvb_now_ns() - harvested_ns < HARVEST_NS)
 			continue;
 		harvest(group, 0);

@@ -38,6 +38,18 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "64-bit atomics must be lock-free ac
 	__atomic_compare_exchange_n(                 \
 		(ptr), (expected), (desired), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
 
+/* Inside a loop that waits for another thread's store: leaves the core's other thread more of it. */
+static inline void kvb_cpu_relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield" : : : "memory");
+#else
+	__asm__ volatile("" : : : "memory");
+#endif
+}
+
 /*
  * Store-load barrier. ThreadSanitizer does not model fences; there a locked operation on a private
  * word stands in, which orders the same accesses on every machine TSan runs on.

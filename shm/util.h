@@ -18,6 +18,7 @@
 #define KVB_MIB (1024ull * KVB_KIB)
 #define KVB_GIB (1024ull * KVB_MIB)
 
+#define KVB_NS_PER_US 1000ull
 #define KVB_NS_PER_MS 1000000ull
 #define KVB_NS_PER_S  1000000000ull
 

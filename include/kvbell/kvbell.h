@@ -62,10 +62,12 @@ struct kvb_options {
 	void *log_user;     /**< passed to log */
 	kvb_progress_fn *progress; /**< NULL: none */
 	void *progress_user;       /**< passed to progress */
+	uint32_t
+		spin_us; /**< a call looks for its answer for so long before it sleeps; 0: not at all */
 };
-#define KVB_OPTIONS_INIT                                                          \
-	{                                                                         \
-		sizeof(struct kvb_options), NULL, NULL, 0, NULL, NULL, NULL, NULL \
+#define KVB_OPTIONS_INIT                                                             \
+	{                                                                            \
+		sizeof(struct kvb_options), NULL, NULL, 0, NULL, NULL, NULL, NULL, 0 \
 	}
 
 /**

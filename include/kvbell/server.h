@@ -66,8 +66,9 @@ struct kvb_server_options {
 	uint32_t objects_max;    /**< stored objects; 0: by the pool's size */
 	uint64_t open_max;       /**< bytes in unfinished puts of one session; 0: half the pool */
 	uint32_t workers;        /**< threads that move payload, 1 to 256; 0: by the CPUs */
-	uint32_t low_percent;    /**< eviction goes on until the pool is this full */
-	uint32_t high_percent;   /**< eviction begins when the pool is this full */
+	uint32_t spin_us; /**< a session stays awake for so long after a request; 0: not at all */
+	uint32_t low_percent;         /**< eviction goes on until the pool is this full */
+	uint32_t high_percent;        /**< eviction begins when the pool is this full */
 	uint32_t transfer_timeout_ms; /**< a transfer without progress is ended; 100 or more */
 	uint32_t drain_timeout_ms;    /**< how long work in flight may take at the stop */
 	uint32_t start_wait_ms;       /**< for memory and lock of a server that has just died */

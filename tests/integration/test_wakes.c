@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "kvbell/kvbell.h"
 #include "server/server.h"
 #include "shm/atomic.h"
 #include "shm/threads.h"
@@ -24,6 +25,7 @@
 #define SESSIONS 8 /* per thread */
 #define ROUNDS   10000
 #define BURST    5
+#define PINGS    20000
 
 static struct embedded embedded;
 
@@ -82,14 +84,14 @@ static void *run_crowd(void *arg)
 	return NULL;
 }
 
-static void no_wake_is_lost(void **state)
+static void check_crowds(uint32_t spin_us)
 {
 	struct crowd crowds[THREADS] = {0};
 	struct kvb_server_options config;
 	uint64_t served = 0;
 
-	(void)state;
 	embedded_config(&config);
+	config.spin_us = spin_us;
 	config.staging_bytes = 64 * KVB_KIB;
 	config.fragment_bytes = 4096;
 	config.sessions_max = THREADS * SESSIONS;
@@ -109,7 +111,74 @@ static void no_wake_is_lost(void **state)
 	assert_int_equal(kvb_load_relaxed(&embedded.server->counters.nops), served);
 	/* The test must have slept and been woken, or it proves nothing. */
 	assert_true(kvb_load_relaxed(&embedded.server->counters.bells_rung) > ROUNDS);
-	assert_true(kvb_load_relaxed(&embedded.server->counters.kicks) > ROUNDS);
+	if (spin_us == 0)
+		assert_true(kvb_load_relaxed(&embedded.server->counters.kicks) > ROUNDS);
+	else
+		assert_true(kvb_load_relaxed(&embedded.server->counters.spins) > ROUNDS);
+	assert_int_equal(embedded_stop(&embedded), 0);
+}
+
+static void no_wake_is_lost(void **state)
+{
+	(void)state;
+	check_crowds(0);
+}
+
+/* Sessions fall asleep at every moment: while requests come, and while others keep the worker awake. */
+static void no_wake_is_lost_while_workers_spin(void **state)
+{
+	(void)state;
+	check_crowds(3);
+	check_crowds(50);
+}
+
+struct pinger {
+	pthread_t thread;
+	struct kvb_client *client;
+	int error;
+};
+
+static void *ping_again_and_again(void *arg)
+{
+	struct pinger *pinger = arg;
+
+	for (unsigned i = 0; i < PINGS && pinger->error == 0; i++)
+		pinger->error = kvb_ping(pinger->client);
+	return NULL;
+}
+
+/* Threads of one client take each other's completions while one spins. One who sleeps on what was taken already would
+ * wake at the re-check, 5 times a second, and the test would not end in its time. */
+static void threads_of_a_spinning_client_do_not_miss_their_answers(void **state)
+{
+	struct pinger pingers[THREADS] = {0};
+	struct kvb_options options = KVB_OPTIONS_INIT;
+	struct kvb_server_options config;
+	struct kvb_client *client;
+	struct kvb_info info;
+
+	(void)state;
+	embedded_config(&config);
+	config.spin_us = 20;
+	assert_int_equal(embedded_start(&embedded, &config), 0);
+	options.dir = embedded.dir;
+	options.spin_us = 10;
+	assert_int_equal(kvb_open(&options, &client), 0);
+	for (unsigned i = 0; i < THREADS; i++) {
+		pingers[i].client = client;
+		assert_int_equal(kvb_thread_start(&pingers[i].thread, "pinger",
+					 ping_again_and_again, &pingers[i]),
+			0);
+	}
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(pingers[i].thread, NULL);
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(pingers[i].error, 0);
+	assert_int_equal(kvb_get_info(client, &info), 0);
+	assert_int_equal(info.missed_wakes, 0);
+	kvb_close(client);
+	assert_int_equal(kvb_load_relaxed(&embedded.server->counters.nops), THREADS * PINGS);
+	assert_int_equal(kvb_load_relaxed(&embedded.server->counters.missed_wakes), 0);
 	assert_int_equal(embedded_stop(&embedded), 0);
 }
 
@@ -117,6 +186,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(no_wake_is_lost),
+		cmocka_unit_test(no_wake_is_lost_while_workers_spin),
+		cmocka_unit_test(threads_of_a_spinning_client_do_not_miss_their_answers),
 	};
 
 	return cmocka_run_group_tests_name("wakes", tests, NULL, NULL) ? 1 : 0;
