@@ -401,7 +401,8 @@ static int run_demo(struct demo *demo, struct kvb_demo_report *report)
 		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (demo->shared == MAP_FAILED || pipe(demo->token) < 0)
 		return -errno;
-	r = kvb_own_server_start(&demo->server, demo->program, demo->pool);
+	r = kvb_own_server_start(&demo->server,
+		&(struct kvb_own_server_options){.program = demo->program, .pool = demo->pool});
 	if (r < 0)
 		return r;
 	r = wait_for_pool(demo);

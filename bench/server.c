@@ -35,9 +35,10 @@ static int find_program(char *path, size_t size)
 	return snprintf(path, size, "%s/../server/kvbelld", self) < (int)size ? 0 : -ENAMETOOLONG;
 }
 
-static void run_server(const char *program, const char *dir, const char *pool, int ready_fd)
+static void run_server(const char *program, const char *dir,
+	const struct kvb_own_server_options *options, int ready_fd)
 {
-	char number[16];
+	char number[16], spin_us[16];
 	sigset_t none;
 
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -45,9 +46,14 @@ static void run_server(const char *program, const char *dir, const char *pool, i
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	/* Ctrl-C goes to the whole group; who stops the server is the demo. */
 	setpgid(0, 0);
+	if (options->cpus && sched_setaffinity(0, sizeof(*options->cpus), options->cpus) < 0) {
+		fprintf(stderr, "cannot pin the server: %s\n", strerror(errno));
+		_exit(127);
+	}
 	snprintf(number, sizeof(number), "%d", ready_fd);
-	execlp(program, program, "--dir", dir, "--pool", pool, "--ready-fd", number, "--log-level",
-		"warning", (char *)NULL);
+	snprintf(spin_us, sizeof(spin_us), "%u", options->spin_us);
+	execlp(program, program, "--dir", dir, "--pool", options->pool, "--spin-us", spin_us,
+		"--ready-fd", number, "--log-level", "warning", (char *)NULL);
 	fprintf(stderr, "cannot start %s: %s\n", program, strerror(errno));
 	_exit(127);
 }
@@ -75,11 +81,12 @@ static int wait_ready(struct kvb_own_server *server, int fd)
 	return leave ? -EINTR : -ECHILD;
 }
 
-int kvb_own_server_start(struct kvb_own_server *server, const char *program, const char *pool)
+int kvb_own_server_start(
+	struct kvb_own_server *server, const struct kvb_own_server_options *options)
 {
 	char path[PATH_MAX + 32];
 	int pipe_fds[2];
-	int r = program ? 0 : find_program(path, sizeof(path));
+	int r = options->program ? 0 : find_program(path, sizeof(path));
 
 	if (r < 0)
 		return r;
@@ -94,7 +101,8 @@ int kvb_own_server_start(struct kvb_own_server *server, const char *program, con
 	server->pid = fork();
 	if (server->pid == 0) {
 		close(pipe_fds[0]);
-		run_server(program ? program : path, server->dir, pool, pipe_fds[1]);
+		run_server(options->program ? options->program : path, server->dir, options,
+			pipe_fds[1]);
 	}
 	close(pipe_fds[1]);
 	if (server->pid < 0) {

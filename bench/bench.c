@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench.c - kvbell-bench: how fast kvbell is, beside what the machine can do at all.
+ *
+ * Owns the servers it starts, one at a time, each dying with it; main thread, which is the client. It measures each
+ * figure in the same run as its limit and with the same pinning, and fails when a pinning asked for did not happen.
+ */
+#include <argp.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "bench/limits.h"
+#include "bench/results.h"
+#include "bench/server.h"
+#include "client/full.h"
+#include "kvbell/kvbell.h"
+#include "shm/parse.h"
+#include "shm/util.h"
+
+#define SIZES_MAX   16u
+#define KEYS        4u
+#define SMALL_BYTES (64 * KVB_KIB) /* up to here the latency matters, beyond the bandwidth */
+#define IDLE_US     10000u
+#define FULL_NS     (60 * KVB_NS_PER_S)
+
+enum { EXIT_USAGE = 2 };
+enum { OPT_SERVER_CPUS = 256, OPT_CLIENT_CPUS, OPT_SPIN, OPT_SECONDS, OPT_SIZES, OPT_JSON };
+
+struct bench {
+	cpu_set_t server_cpus, client_cpus;
+	bool pin_server, pin_client;
+	uint32_t spin_us;
+	double seconds;
+	uint64_t sizes[SIZES_MAX];
+	unsigned n_sizes;
+	bool json;
+	const char *suite; /* NULL: all */
+	struct kvb_sides sides;
+	struct kvb_results results;
+
+	struct kvb_own_server server;
+	struct kvb_client *client;
+	uint8_t *payload; /* KEYS times the largest size */
+	uint64_t payload_max;
+};
+
+static int fail(const char *what, int r)
+{
+	fprintf(stderr, "kvbell-bench: %s: %s\n", what, kvb_strerror(r));
+	return r;
+}
+
+/* -------------------------------------------------------------------------------------- the command line */
+
+/* "0,2-3" */
+static bool parse_cpus(const char *text, cpu_set_t *ret_set)
+{
+	CPU_ZERO(ret_set);
+	while (*text) {
+		char *end;
+		long first = strtol(text, &end, 10), last = first;
+		if (end == text)
+			return false;
+		if (*end == '-') {
+			text = end + 1;
+			last = strtol(text, &end, 10);
+			if (end == text)
+				return false;
+		}
+		if (first < 0 || last < first || last >= CPU_SETSIZE || (*end && *end != ','))
+			return false;
+		for (long cpu = first; cpu <= last; cpu++)
+			CPU_SET((size_t)cpu, ret_set);
+		text = *end ? end + 1 : end;
+	}
+	return CPU_COUNT(ret_set) > 0;
+}
+
+static bool parse_sizes(struct bench *bench, const char *list)
+{
+	char text[32];
+
+	bench->n_sizes = 0;
+	while (*list) {
+		size_t len = strcspn(list, ",");
+		if (len >= sizeof(text) || bench->n_sizes == SIZES_MAX)
+			return false;
+		memcpy(text, list, len);
+		text[len] = '\0';
+		if (kvb_parse_size(text, &bench->sizes[bench->n_sizes]) < 0 ||
+			bench->sizes[bench->n_sizes] < 1 ||
+			bench->sizes[bench->n_sizes] > 192 * KVB_MIB)
+			return false;
+		bench->n_sizes++;
+		list += len + (list[len] == ',');
+	}
+	return bench->n_sizes > 0;
+}
+
+static const struct argp_option option_table[] = {
+	{"server-cpus", OPT_SERVER_CPUS, "LIST", 0, "Pin the server, such as 0,2-3", 0},
+	{"client-cpus", OPT_CLIENT_CPUS, "LIST", 0, "Pin the client", 0},
+	{"spin-us", OPT_SPIN, "N", 0,
+		"Spinning of both sides, for the names that end in .spin (1000)", 0},
+	{"seconds", OPT_SECONDS, "N", 0, "Of each measurement (1)", 0},
+	{"sizes", OPT_SIZES, "LIST", 0, "Payload sizes (4KiB,64KiB,1MiB,8MiB,32MiB)", 0},
+	{"json", OPT_JSON, NULL, 0, "For programs", 0},
+	{NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+	struct bench *bench = state->input;
+	uint64_t number = 0;
+
+	switch (key) {
+	case OPT_SERVER_CPUS:
+	case OPT_CLIENT_CPUS:
+		if (!parse_cpus(arg,
+			    key == OPT_SERVER_CPUS ? &bench->server_cpus : &bench->client_cpus))
+			argp_error(state, "\"%s\" is not a list of CPUs such as 0,2-3", arg);
+		*(key == OPT_SERVER_CPUS ? &bench->pin_server : &bench->pin_client) = true;
+		return 0;
+	case OPT_SPIN:
+		if (kvb_parse_number(arg, 1, 1000000, &number) < 0)
+			argp_error(
+				state, "--spin-us: \"%s\" is not a number from 1 to 1000000", arg);
+		bench->spin_us = (uint32_t)number;
+		return 0;
+	case OPT_SECONDS:
+		bench->seconds = strtod(arg, NULL);
+		if (!(bench->seconds >= 0.01 && bench->seconds <= 600))
+			argp_error(
+				state, "--seconds: \"%s\" is not a number from 0.01 to 600", arg);
+		return 0;
+	case OPT_SIZES:
+		if (!parse_sizes(bench, arg))
+			argp_error(state,
+				"--sizes: \"%s\" is not a list of sizes from 1B to 192MiB", arg);
+		return 0;
+	case OPT_JSON:
+		bench->json = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		if (state->arg_num > 0 ||
+			(strcmp(arg, "limits") != 0 && strcmp(arg, "latency") != 0 &&
+				strcmp(arg, "bandwidth") != 0))
+			argp_error(state,
+				"\"%s\": give one of limits, latency, bandwidth; or nothing, "
+				"for all",
+				arg);
+		bench->suite = arg;
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static bool wanted(const struct bench *bench, const char *suite)
+{
+	return !bench->suite || strcmp(bench->suite, suite) == 0;
+}
+
+/* ---------------------------------------------------------------------------------------------- pinning */
+
+/* What the kernel made of it: a container may narrow a set without an error. */
+static int check_pinned(const char *who, pid_t pid, const cpu_set_t *asked)
+{
+	cpu_set_t got;
+
+	if (sched_getaffinity(pid, sizeof(got), &got) < 0)
+		return fail("reading an affinity back", -errno);
+	if (CPU_EQUAL(&got, asked))
+		return 0;
+	fprintf(stderr, "kvbell-bench: the %s does not run on the CPUs asked for\n", who);
+	return -EINVAL;
+}
+
+static int pin_client(struct bench *bench)
+{
+	if (!bench->pin_client)
+		return 0;
+	if (sched_setaffinity(0, sizeof(bench->client_cpus), &bench->client_cpus) < 0)
+		return fail("pinning the client", -errno);
+	return check_pinned("client", 0, &bench->client_cpus);
+}
+
+/* ----------------------------------------------------------------------------------------------- limits */
+
+/* "32MiB": a number that users type. */
+static const char *size_name(uint64_t bytes, char *text, size_t size)
+{
+	if (bytes >= KVB_MIB && bytes % KVB_MIB == 0)
+		snprintf(text, size, "%lluMiB", (unsigned long long)(bytes / KVB_MIB));
+	else if (bytes >= KVB_KIB && bytes % KVB_KIB == 0)
+		snprintf(text, size, "%lluKiB", (unsigned long long)(bytes / KVB_KIB));
+	else
+		snprintf(text, size, "%lluB", (unsigned long long)bytes);
+	return text;
+}
+
+static void add(struct bench *bench, const char *name, const struct kvb_histogram *took_ns,
+	uint64_t bytes, const char *limit)
+{
+	kvb_results_add(&bench->results, name, took_ns, bytes, limit, bench->json);
+}
+
+static int measure_round_trips(struct bench *bench)
+{
+	static const struct {
+		const char *name;
+		kvb_limit_fn *fn;
+	} limits[] = {{"eventfd.rtt", kvb_limit_eventfd}, {"cacheline.rtt", kvb_limit_cacheline},
+		{"zmq.rtt", kvb_limit_zmq}};
+
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(limits); i++) {
+		struct kvb_histogram took_ns = {0};
+		int r = limits[i].fn(&bench->sides, bench->seconds, &took_ns);
+		if (r < 0)
+			return fail(limits[i].name, r);
+		add(bench, limits[i].name, &took_ns, 0, NULL);
+	}
+	return 0;
+}
+
+static int measure_copies(struct bench *bench, uint64_t bytes)
+{
+	struct kvb_histogram memcpy_ns = {0}, ntcopy_ns = {0};
+	char name[48], text[24];
+	int r;
+
+	size_name(bytes, text, sizeof(text));
+	r = kvb_limit_memcpy(bytes, bench->seconds, &memcpy_ns);
+	if (r == 0)
+		r = kvb_limit_ntcopy(bytes, bench->seconds, &ntcopy_ns);
+	if (r < 0)
+		return fail("copying", r);
+	snprintf(name, sizeof(name), "memcpy.%s", text);
+	add(bench, name, &memcpy_ns, bytes, NULL);
+	snprintf(name, sizeof(name), "ntcopy.%s", text);
+	add(bench, name, &ntcopy_ns, bytes, NULL);
+	return 0;
+}
+
+static int measure_limits(struct bench *bench)
+{
+	int r = measure_round_trips(bench);
+
+	for (unsigned i = 0; i < bench->n_sizes && r == 0; i++)
+		if (bench->sizes[i] > SMALL_BYTES)
+			r = measure_copies(bench, bench->sizes[i]);
+	return r;
+}
+
+/* ----------------------------------------------------------------------------------- one server, one client */
+
+static int open_pair(struct bench *bench, uint32_t spin_us)
+{
+	struct kvb_own_server_options server = {.pool = "1GiB",
+		.spin_us = spin_us,
+		.cpus = bench->pin_server ? &bench->server_cpus : NULL};
+	struct kvb_options options = KVB_OPTIONS_INIT;
+	struct kvb_progress silent = {0};
+	int r = kvb_own_server_start(&bench->server, &server);
+
+	if (r < 0)
+		return fail("starting a server", r);
+	if (bench->pin_server)
+		r = check_pinned("server", bench->server.pid, &bench->server_cpus);
+	options.dir = bench->server.dir;
+	options.name = "kvbell-bench";
+	options.spin_us = spin_us;
+	if (r == 0)
+		r = kvb_open(&options, &bench->client);
+	if (r == 0)
+		r = kvb_wait_full(bench->client, kvb_now_ns() + FULL_NS, &silent);
+	return r < 0 ? fail("opening a client", r) : 0;
+}
+
+static void close_pair(struct bench *bench)
+{
+	kvb_close(bench->client);
+	bench->client = NULL;
+	(void)kvb_own_server_stop(&bench->server);
+}
+
+struct operation {
+	int (*fn)(struct bench *bench, uint64_t bytes, unsigned turn);
+	uint64_t bytes;
+	unsigned idle_us; /* before each */
+};
+
+static int op_ping(struct bench *bench, uint64_t bytes, unsigned turn)
+{
+	(void)bytes;
+	(void)turn;
+	return kvb_ping(bench->client);
+}
+
+static int op_ping_control(struct bench *bench, uint64_t bytes, unsigned turn)
+{
+	(void)bytes;
+	(void)turn;
+	return kvb_ping_control(bench->client);
+}
+
+static int op_put(struct bench *bench, uint64_t bytes, unsigned turn)
+{
+	char key[32];
+	int n = snprintf(key, sizeof(key), "bench-%llu-%u", (unsigned long long)bytes, turn % KEYS);
+
+	return kvb_put(bench->client, key, (size_t)n,
+		bench->payload + (turn % KEYS) * bench->payload_max, bytes);
+}
+
+static int op_get(struct bench *bench, uint64_t bytes, unsigned turn)
+{
+	char key[32];
+	int n = snprintf(key, sizeof(key), "bench-%llu-%u", (unsigned long long)bytes, turn % KEYS);
+
+	return kvb_get(bench->client, key, (size_t)n,
+		bench->payload + (turn % KEYS) * bench->payload_max, bytes, NULL);
+}
+
+static int measure(
+	struct bench *bench, const struct operation *operation, const char *name, const char *limit)
+{
+	struct kvb_histogram took_ns = {0};
+	bool is_small = operation->bytes <= SMALL_BYTES;
+	uint64_t begin_ns = 0, now_ns = 0;
+
+	/* The first rounds find pages and keys that are not there yet. */
+	for (unsigned turn = 0;
+		turn < 2 * KEYS || (double)(now_ns - begin_ns) < bench->seconds * 1e9; turn++) {
+		uint64_t started_ns;
+		int r;
+		if (operation->idle_us > 0)
+			usleep(operation->idle_us);
+		if (kvb_leave_wanted())
+			return -EINTR;
+		started_ns = kvb_now_ns();
+		r = operation->fn(bench, operation->bytes, turn);
+		now_ns = kvb_now_ns();
+		if (r < 0)
+			return fail(name, r);
+		if (turn < KEYS)
+			begin_ns = now_ns;
+		else
+			kvb_histogram_add(&took_ns, now_ns - started_ns);
+	}
+	add(bench, name, &took_ns, is_small ? 0 : operation->bytes, limit);
+	return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------- latency */
+
+static int measure_pings(struct bench *bench, bool spins)
+{
+	const struct operation ping = {.fn = op_ping}, control = {.fn = op_ping_control},
+			       idle = {.fn = op_ping, .idle_us = IDLE_US};
+	int r;
+
+	if (spins)
+		return measure(bench, &ping, "ping.ring.spin", "cacheline.rtt");
+	r = measure(bench, &ping, "ping.ring.block", "eventfd.rtt");
+	if (r == 0)
+		r = measure(bench, &control, "ping.zmq", "zmq.rtt");
+	if (r == 0)
+		r = measure(bench, &idle, "ping.ring.idle", "eventfd.rtt");
+	return r;
+}
+
+static int measure_size(struct bench *bench, uint64_t bytes, bool spins)
+{
+	const char *spin = spins ? ".spin" : "";
+	struct operation put = {.fn = op_put, .bytes = bytes}, get = {.fn = op_get, .bytes = bytes};
+	char name[48], limit[48], text[24];
+	int r;
+
+	size_name(bytes, text, sizeof(text));
+	if (bytes <= SMALL_BYTES)
+		snprintf(limit, sizeof(limit), "%s", spins ? "cacheline.rtt" : "eventfd.rtt");
+	else
+		snprintf(limit, sizeof(limit), "memcpy.%s", text);
+	snprintf(name, sizeof(name), "put.%s.ring%s", text, spin);
+	r = measure(bench, &put, name, limit);
+	snprintf(name, sizeof(name), "get.%s.ring%s", text, spin);
+	if (r == 0)
+		r = measure(bench, &get, name, limit);
+	if (r < 0 || spins || bytes > SMALL_BYTES)
+		return r;
+	put.idle_us = get.idle_us = IDLE_US;
+	snprintf(name, sizeof(name), "put.%s.ring.idle", text);
+	r = measure(bench, &put, name, limit);
+	snprintf(name, sizeof(name), "get.%s.ring.idle", text);
+	return r == 0 ? measure(bench, &get, name, limit) : r;
+}
+
+static int measure_zmq_put(struct bench *bench, uint64_t bytes)
+{
+	struct kvb_histogram took_ns = {0};
+	char name[48], limit[48], text[24];
+	int r = kvb_limit_zmq_put(&bench->sides, bytes, bench->seconds, &took_ns);
+
+	if (r < 0)
+		return fail("payload by ZMQ", r);
+	size_name(bytes, text, sizeof(text));
+	snprintf(name, sizeof(name), "put.%s.zmq", text);
+	snprintf(limit, sizeof(limit), "memcpy.%s", text);
+	add(bench, name, &took_ns, bytes, limit);
+	return 0;
+}
+
+/* With one kind of server: the pings, and the sizes that the suites ask for. */
+static int measure_pair(struct bench *bench, bool spins)
+{
+	int r = open_pair(bench, spins ? bench->spin_us : 0);
+
+	if (r == 0 && wanted(bench, "latency"))
+		r = measure_pings(bench, spins);
+	for (unsigned i = 0; i < bench->n_sizes && r == 0; i++)
+		if (wanted(bench, bench->sizes[i] <= SMALL_BYTES ? "latency" : "bandwidth"))
+			r = measure_size(bench, bench->sizes[i], spins);
+	close_pair(bench);
+	return r;
+}
+
+static int measure_kvbell(struct bench *bench)
+{
+	int r = measure_pair(bench, false);
+
+	if (r == 0)
+		r = measure_pair(bench, true);
+	for (unsigned i = 0; i < bench->n_sizes && r == 0; i++)
+		if (bench->sizes[i] > SMALL_BYTES && wanted(bench, "bandwidth"))
+			r = measure_zmq_put(bench, bench->sizes[i]);
+	return r;
+}
+
+/* ------------------------------------------------------------------------------------------------- main */
+
+static int make_payload(struct bench *bench)
+{
+	for (unsigned i = 0; i < bench->n_sizes; i++)
+		bench->payload_max = kvb_max_u64(bench->payload_max, bench->sizes[i]);
+	bench->payload = mmap(NULL, KEYS * bench->payload_max, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (bench->payload == MAP_FAILED)
+		return fail("memory for payload", -errno);
+	memset(bench->payload, 0x5a, KEYS * bench->payload_max);
+	return 0;
+}
+
+static int run(struct bench *bench)
+{
+	int r = pin_client(bench);
+
+	bench->sides.server = bench->pin_server ? &bench->server_cpus : NULL;
+	bench->sides.client = bench->pin_client ? &bench->client_cpus : NULL;
+	if (r == 0)
+		r = make_payload(bench);
+	if (r < 0)
+		return r;
+	if (!bench->json)
+		kvb_results_print_head();
+	r = measure_limits(bench);
+	if (r == 0 && (wanted(bench, "latency") || wanted(bench, "bandwidth")))
+		r = measure_kvbell(bench);
+	if (r == 0 && bench->json)
+		r = kvb_results_print_json(&bench->results, bench->suite ? bench->suite : "all");
+	return r;
+}
+
+int main(int argc, char **argv)
+{
+	static const char doc[] =
+		"kvbell-bench - measures the machine's limits and kvbell beside them.\v"
+		"A limit and what is judged by it are measured in one run with one pinning; compare "
+		"ratios, not figures, between machines and runs.";
+	static const struct argp argp = {
+		option_table, parse_option, "[limits|latency|bandwidth]", doc, NULL, NULL, NULL};
+	static struct bench bench = {.spin_us = 1000,
+		.seconds = 1,
+		.sizes = {4 * KVB_KIB, 64 * KVB_KIB, KVB_MIB, 8 * KVB_MIB, 32 * KVB_MIB},
+		.n_sizes = 5};
+	sigset_t signals;
+
+	argp_err_exit_status = EXIT_USAGE;
+	argp_parse(&argp, argc, argv, 0, NULL, &bench);
+	/* The servers are stopped in order when somebody wants to leave. */
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGTERM);
+	sigprocmask(SIG_BLOCK, &signals, NULL);
+	return run(&bench) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * limits.c - see limits.h.
+ *
+ * Owns a child process per round trip, which dies with this one; main thread. It must do nothing that kvbell would not have
+ * to do as well, or the limit would be none.
+ */
+#include "bench/limits.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "shm/atomic.h"
+#include "shm/copy.h"
+#include "shm/util.h"
+
+#define MESSAGE 64u
+/* So many buffers on each side that none is in a cache when its turn comes again. */
+#define COLD_BYTES (512 * KVB_MIB)
+
+/* Shared by both sides: nothing here lies on a line with something of the other side. */
+struct shared {
+	_Alignas(128) uint32_t request;
+	_Alignas(128) uint32_t reply;
+	_Alignas(128) uint32_t stop;
+	char endpoint[64];
+	int request_fd, reply_fd;
+	size_t size;
+};
+
+typedef void side_fn(struct shared *shared);
+
+static struct shared *shared_new(void)
+{
+	struct shared *shared = mmap(
+		NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (shared == MAP_FAILED)
+		return NULL;
+	shared->request_fd = eventfd(0, EFD_CLOEXEC);
+	shared->reply_fd = eventfd(0, EFD_CLOEXEC);
+	snprintf(shared->endpoint, sizeof(shared->endpoint), "ipc:///tmp/kvbell-bench-%d",
+		(int)getpid());
+	return shared;
+}
+
+static void shared_free(struct shared *shared)
+{
+	close(shared->request_fd);
+	close(shared->reply_fd);
+	unlink(shared->endpoint + strlen("ipc://"));
+	munmap(shared, sizeof(*shared));
+}
+
+static pid_t start_side(const struct kvb_sides *sides, side_fn *fn, struct shared *shared)
+{
+	pid_t pid = fork();
+
+	if (pid != 0)
+		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (sides->server && sched_setaffinity(0, sizeof(*sides->server), sides->server) < 0)
+		_exit(1);
+	fn(shared);
+	_exit(0);
+}
+
+/* Goes there and back with `once` for `seconds`. */
+static int round_trips(const struct kvb_sides *sides, struct shared *shared, side_fn *server,
+	int (*once)(void *arg), void *arg, double seconds, struct kvb_histogram *took_ns)
+{
+	pid_t pid = start_side(sides, server, shared);
+	uint64_t begin_ns = kvb_now_ns(), now_ns = begin_ns;
+	int r = pid < 0 ? -errno : once(arg);
+
+	while (r == 0 && (double)(now_ns - begin_ns) < seconds * 1e9) {
+		uint64_t sent_ns = kvb_now_ns();
+		r = once(arg);
+		now_ns = kvb_now_ns();
+		kvb_histogram_add(took_ns, now_ns - sent_ns);
+	}
+	if (pid > 0) {
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+	}
+	return r;
+}
+
+/* ------------------------------------------------------------------------------------------ eventfd */
+
+static void eventfd_server(struct shared *shared)
+{
+	eventfd_t value;
+
+	while (eventfd_read(shared->request_fd, &value) == 0)
+		(void)eventfd_write(shared->reply_fd, 1);
+}
+
+static int eventfd_once(void *arg)
+{
+	const struct shared *shared = arg;
+	eventfd_t value;
+
+	return eventfd_write(shared->request_fd, 1) < 0 ||
+			eventfd_read(shared->reply_fd, &value) < 0
+		? -errno
+		: 0;
+}
+
+int kvb_limit_eventfd(
+	const struct kvb_sides *sides, double seconds, struct kvb_histogram *ret_took_ns)
+{
+	struct shared *shared = shared_new();
+	int r;
+
+	if (!shared)
+		return -ENOMEM;
+	r = round_trips(sides, shared, eventfd_server, eventfd_once, shared, seconds, ret_took_ns);
+	shared_free(shared);
+	return r;
+}
+
+/* --------------------------------------------------------------------------------------- cache line */
+
+static void cacheline_server(struct shared *shared)
+{
+	for (uint32_t number = 1;; number++) {
+		while (kvb_load_acquire(&shared->request) != number)
+			kvb_cpu_relax();
+		kvb_store_release(&shared->reply, number);
+	}
+}
+
+static int cacheline_once(void *arg)
+{
+	struct shared *shared = arg;
+	uint32_t number = shared->request + 1;
+
+	kvb_store_release(&shared->request, number);
+	while (kvb_load_acquire(&shared->reply) != number)
+		kvb_cpu_relax();
+	return 0;
+}
+
+int kvb_limit_cacheline(
+	const struct kvb_sides *sides, double seconds, struct kvb_histogram *ret_took_ns)
+{
+	struct shared *shared = shared_new();
+	int r;
+
+	if (!shared)
+		return -ENOMEM;
+	r = round_trips(
+		sides, shared, cacheline_server, cacheline_once, shared, seconds, ret_took_ns);
+	shared_free(shared);
+	return r;
+}
+
+/* ---------------------------------------------------------------------------------------------- ZMQ */
+
+/* Copies what comes to where payload would lie, and answers with a word. */
+static void zmq_server(struct shared *shared)
+{
+	void *router = zmq_socket(zmq_ctx_new(), ZMQ_ROUTER);
+	uint8_t *pool = malloc(shared->size);
+	zmq_msg_t peer, payload;
+
+	if (!pool || zmq_bind(router, shared->endpoint) < 0)
+		return;
+	for (;;) {
+		zmq_msg_init(&peer);
+		zmq_msg_init(&payload);
+		zmq_msg_recv(&peer, router, 0);
+		zmq_msg_recv(&payload, router, 0);
+		memcpy(pool, zmq_msg_data(&payload), zmq_msg_size(&payload));
+		zmq_msg_close(&payload);
+		zmq_msg_send(&peer, router, ZMQ_SNDMORE);
+		zmq_send(router, pool, MESSAGE, 0);
+	}
+}
+
+struct zmq_client {
+	void *dealer;
+	uint8_t *payload;
+	size_t size;
+};
+
+static int zmq_once(void *arg)
+{
+	struct zmq_client *client = arg;
+	uint8_t reply[MESSAGE];
+
+	return zmq_send(client->dealer, client->payload, client->size, 0) < 0 ||
+			zmq_recv(client->dealer, reply, sizeof(reply), 0) < 0
+		? -errno
+		: 0;
+}
+
+int kvb_limit_zmq_put(const struct kvb_sides *sides, size_t size, double seconds,
+	struct kvb_histogram *ret_took_ns)
+{
+	struct shared *shared = shared_new();
+	struct zmq_client client = {.payload = calloc(1, size), .size = size};
+	void *context;
+	int zero = 0;
+	int r = -ENOMEM;
+
+	if (shared && client.payload) {
+		shared->size = size;
+		context = zmq_ctx_new();
+		client.dealer = zmq_socket(context, ZMQ_DEALER);
+		zmq_setsockopt(client.dealer, ZMQ_LINGER, &zero, sizeof(zero));
+		zmq_connect(client.dealer, shared->endpoint);
+		r = round_trips(sides, shared, zmq_server, zmq_once, &client, seconds, ret_took_ns);
+		zmq_close(client.dealer);
+		zmq_ctx_term(context);
+	}
+	if (shared)
+		shared_free(shared);
+	free(client.payload);
+	return r;
+}
+
+int kvb_limit_zmq(const struct kvb_sides *sides, double seconds, struct kvb_histogram *ret_took_ns)
+{
+	return kvb_limit_zmq_put(sides, MESSAGE, seconds, ret_took_ns);
+}
+
+/* -------------------------------------------------------------------------------------------- copies */
+
+static void plain_copy(void *to, const void *from, size_t size)
+{
+	memcpy(to, from, size);
+}
+
+static void streaming_copy(void *to, const void *from, size_t size)
+{
+	/* As part of something large. */
+	kvb_copy_cold(to, from, size, UINT64_MAX);
+}
+
+static int copy_cold(void (*copy)(void *to, const void *from, size_t size), size_t size,
+	double seconds, struct kvb_histogram *took_ns)
+{
+	size_t count = kvb_max_u64(COLD_BYTES / 2 / size, 1);
+	uint8_t *from = mmap(
+		NULL, 2 * count * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *to = from + count * size;
+	uint64_t begin_ns, now_ns;
+
+	if (from == MAP_FAILED)
+		return -errno;
+	memset(from, 1, 2 * count * size);
+	begin_ns = now_ns = kvb_now_ns();
+	for (size_t i = 0; (double)(now_ns - begin_ns) < seconds * 1e9; i = (i + 1) % count) {
+		uint64_t started_ns = kvb_now_ns();
+		copy(to + i * size, from + i * size, size);
+		now_ns = kvb_now_ns();
+		kvb_histogram_add(took_ns, now_ns - started_ns);
+	}
+	munmap(from, 2 * count * size);
+	return 0;
+}
+
+int kvb_limit_memcpy(size_t size, double seconds, struct kvb_histogram *ret_took_ns)
+{
+	return copy_cold(plain_copy, size, seconds, ret_took_ns);
+}
+
+int kvb_limit_ntcopy(size_t size, double seconds, struct kvb_histogram *ret_took_ns)
+{
+	return copy_cold(streaming_copy, size, seconds, ret_took_ns);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * limits.h - what the machine can do at all, measured with the CPUs that server and client are pinned to.
+ */
+#ifndef KVB_BENCH_LIMITS_H
+#define KVB_BENCH_LIMITS_H
+
+#include <sched.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bench/histogram.h"
+
+/* Where the two sides of a round trip run. NULL: anywhere. */
+struct kvb_sides {
+	const cpu_set_t *client; /* of this process; it is there already */
+	const cpu_set_t *server;
+};
+
+/* Each fills in a histogram of nanoseconds for `seconds`. 0; -errno. */
+typedef int kvb_limit_fn(
+	const struct kvb_sides *sides, double seconds, struct kvb_histogram *ret_took_ns);
+
+/* A blocking write and read of eventfds, there and back between two processes. */
+kvb_limit_fn kvb_limit_eventfd;
+/* A word that two spinning processes hand to and fro. */
+kvb_limit_fn kvb_limit_cacheline;
+/* 64 bytes by ZMQ, DEALER to ROUTER and back, over ipc. */
+kvb_limit_fn kvb_limit_zmq;
+
+/* `size` bytes between buffers that lie in no cache: memcpy of libc, or non-temporal stores. */
+int kvb_limit_memcpy(size_t size, double seconds, struct kvb_histogram *ret_took_ns);
+int kvb_limit_ntcopy(size_t size, double seconds, struct kvb_histogram *ret_took_ns);
+/* `size` bytes of payload in a ZMQ message, copied out on the other side, and a word back. */
+int kvb_limit_zmq_put(const struct kvb_sides *sides, size_t size, double seconds,
+	struct kvb_histogram *ret_took_ns);
+
+#endif /* KVB_BENCH_LIMITS_H */

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * results.c - see results.h.
+ *
+ * Owns nothing but the table it is given; main thread. It must never print a figure without the limit that it was measured
+ * beside, in the same run: machines are shared, and only ratios last.
+ */
+#include "bench/results.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "kvbell/kvbell.h"
+
+static double value_at(const struct kvb_histogram *took_ns, double share, uint64_t bytes)
+{
+	double ns = (double)kvb_histogram_quantile(took_ns, share);
+
+	return bytes > 0 ? (double)bytes / ns : ns / 1000;
+}
+
+const struct kvb_result *kvb_results_find(const struct kvb_results *results, const char *name)
+{
+	for (unsigned i = 0; i < results->count; i++)
+		if (strcmp(results->of[i].name, name) == 0)
+			return &results->of[i];
+	return NULL;
+}
+
+void kvb_results_print_head(void)
+{
+	printf("%-24s %9s %10s %10s %10s %10s  %s\n", "name", "n", "p50", "p99", "p99.9", "max",
+		"beside its limit");
+}
+
+static void print_line(const struct kvb_result *result)
+{
+	const char *unit = result->unit == KVB_UNIT_US ? "us" : "GB/s";
+
+	printf("%-24s %9llu %10.2f %10.2f %10.2f %10.2f  %s", result->name,
+		(unsigned long long)result->n, result->p50, result->p99, result->p999, result->max,
+		unit);
+	if (result->limit_name[0])
+		printf("  %.2f of %s (%.2f)", result->ratio, result->limit_name, result->limit);
+	printf("\n");
+	fflush(stdout);
+}
+
+void kvb_results_add(struct kvb_results *results, const char *name,
+	const struct kvb_histogram *took_ns, uint64_t bytes, const char *limit, bool quiet)
+{
+	struct kvb_result *result = &results->of[results->count];
+	const struct kvb_result *beside = limit ? kvb_results_find(results, limit) : NULL;
+
+	if (results->count == KVB_RESULTS_MAX || took_ns->count == 0)
+		return;
+	*result = (struct kvb_result){.unit = bytes > 0 ? KVB_UNIT_GBPS : KVB_UNIT_US,
+		.n = took_ns->count,
+		.p50 = value_at(took_ns, 0.5, bytes),
+		.p99 = value_at(took_ns, 0.99, bytes),
+		.p999 = value_at(took_ns, 0.999, bytes),
+		.max = value_at(took_ns, 1, bytes)};
+	snprintf(result->name, sizeof(result->name), "%s", name);
+	if (beside) {
+		snprintf(result->limit_name, sizeof(result->limit_name), "%s", limit);
+		result->limit = beside->p50;
+		result->ratio = result->p50 / beside->p50;
+	}
+	results->count++;
+	if (!quiet)
+		print_line(result);
+}
+
+static double p50_of(const struct kvb_results *results, const char *name)
+{
+	const struct kvb_result *result = kvb_results_find(results, name);
+
+	return result ? result->p50 : 0;
+}
+
+static json_t *pack_machine(void)
+{
+	struct utsname name;
+
+	uname(&name);
+	return json_pack("{s:s, s:s, s:i, s:s}", "kernel", name.release, "architecture",
+		name.machine, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "kvbell", kvb_version());
+}
+
+int kvb_results_print_json(const struct kvb_results *results, const char *suite)
+{
+	json_t *list = json_array();
+	json_t *all;
+	int r;
+
+	for (unsigned i = 0; i < results->count; i++) {
+		const struct kvb_result *result = &results->of[i];
+		json_array_append_new(list,
+			json_pack("{s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "name",
+				result->name, "unit", result->unit == KVB_UNIT_US ? "us" : "GB/s",
+				"n", (json_int_t)result->n, "p50", result->p50, "p99", result->p99,
+				"p999", result->p999, "max", result->max, "limit", result->limit,
+				"ratio", result->ratio));
+	}
+	all = json_pack("{s:i, s:s, s:o, s:{s:f, s:f, s:f, s:f, s:f}, s:o}", "schema", 1, "suite",
+		suite, "machine", pack_machine(), "limits", "memcpy_GBps",
+		p50_of(results, "memcpy.32MiB"), "ntcopy_GBps", p50_of(results, "ntcopy.32MiB"),
+		"eventfd_rtt_us", p50_of(results, "eventfd.rtt"), "cacheline_rtt_us",
+		p50_of(results, "cacheline.rtt"), "zmq_rtt_us", p50_of(results, "zmq.rtt"),
+		"results", list);
+	r = json_dumpf(all, stdout, JSON_INDENT(1)) < 0 || printf("\n") < 0 ? -EIO : 0;
+	json_decref(all);
+	return r;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * results.h - what the bench measured: each figure beside the limit of the machine that it is to be judged by.
+ */
+#ifndef KVB_BENCH_RESULTS_H
+#define KVB_BENCH_RESULTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bench/histogram.h"
+
+#define KVB_RESULTS_MAX 128u
+
+enum kvb_unit {
+	KVB_UNIT_US,   /* microseconds of one operation; less is better */
+	KVB_UNIT_GBPS, /* 10^9 bytes per second of one operation; more is better */
+};
+
+struct kvb_result {
+	char name[48];
+	enum kvb_unit unit;
+	uint64_t n;
+	/* Of the operations by the time they took: with GB/s, p99 is what the slowest hundredth stays below. */
+	double p50, p99, p999, max;
+	char limit_name[48]; /* "" it is a limit itself */
+	double limit, ratio; /* ours to the limit, p50 both: times for US, share for GB/s */
+};
+
+struct kvb_results {
+	struct kvb_result of[KVB_RESULTS_MAX];
+	unsigned count;
+};
+
+/*
+ * Adds what a histogram of nanoseconds says. `bytes`: of one operation, for GB/s; 0: the unit is US. `limit`: the name of a
+ * result that was added before; NULL: none. Prints the line, unless `quiet`.
+ */
+void kvb_results_add(struct kvb_results *results, const char *name,
+	const struct kvb_histogram *took_ns, uint64_t bytes, const char *limit, bool quiet);
+/* NULL when it was not measured. */
+const struct kvb_result *kvb_results_find(const struct kvb_results *results, const char *name);
+void kvb_results_print_head(void);
+/* The whole as JSON on stdout. 0; -errno. */
+int kvb_results_print_json(const struct kvb_results *results, const char *suite);
+
+#endif /* KVB_BENCH_RESULTS_H */
