@@ -377,42 +377,55 @@ static void sleep_on_bell(struct kvb_conn *conn, uint64_t deadline_ns)
 		kvb_count(&conn->client->missed_wakes, 1);
 }
 
-/* Looks for completions for spin_us, without the lock, before the server is told that we sleep. */
-static void spin(struct kvb_conn *conn)
+/* Looks for completions, without the lock, for spin_us. */
+static void spin(struct kvb_conn *conn, uint32_t head, uint32_t room)
 {
-	uint64_t until_ns = kvb_now_ns() + conn->client->spin_us * KVB_NS_PER_US;
 	const uint32_t *tail = &conn->header->cq_tail;
-	uint32_t head = conn->cq.head, room = conn->room_given;
+	uint64_t now_ns = 0, until_ns = 0;
 
 	pthread_mutex_unlock(&conn->lock);
 	do {
 		for (unsigned i = 0; i < SPIN_LOOKS && kvb_load_relaxed(tail) == head; i++)
 			kvb_cpu_relax();
-	} while (kvb_load_relaxed(tail) == head && kvb_load_relaxed(&conn->room_given) == room &&
-		kvb_load_relaxed(&conn->failed) == 0 && kvb_now_ns() < until_ns);
+		if (kvb_load_relaxed(tail) != head || kvb_load_relaxed(&conn->room_given) != room ||
+			kvb_load_relaxed(&conn->failed))
+			break;
+		now_ns = kvb_now_ns();
+		/* The clock is read only when the first looks have found nothing. */
+		if (until_ns == 0)
+			until_ns = now_ns + conn->client->spin_us * KVB_NS_PER_US;
+	} while (now_ns < until_ns);
 	pthread_mutex_lock(&conn->lock);
+}
+
+/* One turn as the thread that spins, before the server is told that anybody sleeps. True: something may have
+ * changed, or another thread may have taken it, for which nobody rings again. */
+static bool take_spin_turn(struct kvb_conn *conn, bool wants_room)
+{
+	uint32_t head = conn->cq.head, room = conn->room_given;
+
+	conn->sleeping = true;
+	spin(conn, head, room);
+	conn->sleeping = false;
+	if (kvb_cq_empty(&conn->cq) && conn->cq.head == head &&
+		!(wants_room && conn->room_given != room))
+		return false;
+	if (conn->waiting)
+		pthread_cond_broadcast(&conn->changed);
+	return true;
 }
 
 /* One turn as the thread that sleeps on the bell. */
 static void take_sleep_turn(struct kvb_conn *conn, uint64_t deadline_ns, bool wants_room)
 {
-	uint32_t room = conn->room_given, head = conn->cq.head;
-
 	conn->sleeping = true;
-	if (conn->client->spin_us > 0)
-		spin(conn);
 	conn->sleeper_wants_room = wants_room;
-	/* What came while the lock was let go is a reason not to sleep, also when another thread has taken
-	 * it: nobody rings for it again. */
-	if (kvb_cq_empty(&conn->cq) && conn->cq.head == head &&
-		!(wants_room && conn->room_given != room)) {
-		kvb_bell_arm(&conn->header->cq_sleeping);
-		/* The look again, after the fence. */
-		if (kvb_cq_empty(&conn->cq) &&
-			kvb_load_acquire(&conn->header->state) != KVB_SESSION_REVOKED)
-			sleep_on_bell(conn, deadline_ns);
-		kvb_bell_disarm(&conn->header->cq_sleeping);
-	}
+	kvb_bell_arm(&conn->header->cq_sleeping);
+	/* The look again, after the fence. */
+	if (kvb_cq_empty(&conn->cq) &&
+		kvb_load_acquire(&conn->header->state) != KVB_SESSION_REVOKED)
+		sleep_on_bell(conn, deadline_ns);
+	kvb_bell_disarm(&conn->header->cq_sleeping);
 	conn->sleeping = conn->sleeper_wants_room = false;
 	if (!server_lives(conn))
 		(void)fail_locked(conn, -ECONNRESET);
@@ -421,9 +434,11 @@ static void take_sleep_turn(struct kvb_conn *conn, uint64_t deadline_ns, bool wa
 		pthread_cond_broadcast(&conn->changed);
 }
 
-/* One sleep. 0 something may have changed; -ETIMEDOUT; the connection's error. */
+/* One wait. 0 something may have changed; -ETIMEDOUT; the connection's error. */
 static int wait_once(struct kvb_conn *conn, uint64_t deadline_ns, bool wants_room)
 {
+	if (!conn->sleeping && conn->client->spin_us > 0 && take_spin_turn(conn, wants_room))
+		return kvb_conn_reap_locked(conn);
 	if (kvb_now_ns() >= deadline_ns)
 		return -ETIMEDOUT;
 	if (!conn->sleeping) {

@@ -26,6 +26,7 @@
 #define VISIT_REQUESTS 16u
 #define VISIT_BYTES    KVB_MIB
 #define SPIN_LOOKS     64u
+#define SPIN_ROUNDS    16u
 
 /* One request on its way through: private copies, and the completion it will get. */
 struct request {
@@ -561,8 +562,8 @@ static bool may_spin(const struct kvb_session *session)
 	return spin_ns > 0 && kvb_now_ns() - session->worked_ns < spin_ns;
 }
 
-/* Looks for a moment, so that not each look costs a round through the run queue. */
-static void spin(struct kvb_session *session)
+/* Looks for a moment, so that not each look costs a round through the run queue. True: something has come. */
+static bool spin(struct kvb_session *session)
 {
 	uint32_t *sleeping = &session->header->sq_sleeping;
 
@@ -570,16 +571,36 @@ static void spin(struct kvb_session *session)
 		kvb_bell_disarm(sleeping);
 	kvb_count(&session->server->counters.spins, 1);
 	for (unsigned i = 0; i < SPIN_LOOKS; i++) {
-		if (!nothing_waits(session) || kvb_load_relaxed(&session->orders))
-			return;
+		if (!nothing_waits(session))
+			return true;
+		if (kvb_load_relaxed(&session->orders))
+			return false;
 		kvb_cpu_relax();
 	}
+	return false;
+}
+
+/* What there is, and for a spinning session what comes while it is looked for; bounded all the same. */
+static enum kvb_visit serve_visit(struct kvb_worker *worker, struct kvb_session *session)
+{
+	for (unsigned round = 0; round < SPIN_ROUNDS; round++) {
+		bool empty = serve_requests(worker, session);
+		if (empty || session->backlog == 0)
+			follow_orders(session);
+		if (kvb_load_acquire(&session->closed))
+			return KVB_VISIT_DONE;
+		if (!empty)
+			return KVB_VISIT_MORE;
+		if (!may_spin(session))
+			return rest(session) ? KVB_VISIT_DONE : KVB_VISIT_MORE;
+		if (!spin(session))
+			return KVB_VISIT_SPIN;
+	}
+	return KVB_VISIT_MORE;
 }
 
 enum kvb_visit kvb_execute(struct kvb_worker *worker, struct kvb_session *session)
 {
-	bool empty;
-
 	if (kvb_load_acquire(&session->closed))
 		return KVB_VISIT_DONE;
 	take_orders(session);
@@ -590,16 +611,5 @@ enum kvb_visit kvb_execute(struct kvb_worker *worker, struct kvb_session *sessio
 	/* A failed session gets no service; control will order its end. */
 	if (kvb_load_relaxed(&session->failure) != KVB_REASON_NONE)
 		return KVB_VISIT_DONE;
-	empty = serve_requests(worker, session);
-	if (empty || session->backlog == 0)
-		follow_orders(session);
-	if (kvb_load_acquire(&session->closed))
-		return KVB_VISIT_DONE;
-	if (!empty)
-		return KVB_VISIT_MORE;
-	if (may_spin(session)) {
-		spin(session);
-		return KVB_VISIT_SPIN;
-	}
-	return rest(session) ? KVB_VISIT_DONE : KVB_VISIT_MORE;
+	return serve_visit(worker, session);
 }
