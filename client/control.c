@@ -44,8 +44,9 @@ struct kvb_exchange {
 	TAILQ_ENTRY(kvb_exchange) link;
 
 	bool done;
-	int status; /* 0, and a body; or the server's error, and perhaps a body; or our own */
-	void *body; /* from malloc */
+	bool refused; /* no handler has seen it */
+	int status;   /* 0, and a body; or the server's error, and perhaps a body; or our own */
+	void *body;   /* from malloc */
 	size_t size;
 };
 
@@ -181,6 +182,7 @@ static void deliver(struct kvb_dealer *dealer, zmq_msg_t frames[2])
 		exchange->status = -ECONNRESET;
 	else if (header.status < 0)
 		exchange->status = header.status;
+	exchange->refused = (header.flags & KVB_MSG_REFUSED) != 0;
 	exchange->done = true;
 }
 
@@ -203,8 +205,13 @@ static void receive_all_locked(struct kvb_dealer *dealer)
 		zmq_msg_close(&frames[0]);
 		zmq_msg_close(&frames[1]);
 	} while (r == 0 || r == -EPROTO || r == -EINTR);
-	if (any)
+	/* Whoever looks takes the descriptor's word of what has come, room to send included: the sleeper, who may be
+	 * the one it was for, does not hear of it any more. */
+	if (any || dealer->want_room > 0) {
 		pthread_cond_broadcast(&dealer->changed);
+		if (dealer->sleeping)
+			kvb_dealer_wake(dealer);
+	}
 }
 
 /* ----------------------------------------------------------------------------------------- waiting */
@@ -250,9 +257,8 @@ static int wait_locked(const struct kvb_exchange *exchange)
 
 /* ----------------------------------------------------------------------------------------- sending */
 
-static int send_locked(struct kvb_exchange *exchange)
+static int make_frames(const struct kvb_exchange *exchange, zmq_msg_t frames[2])
 {
-	struct kvb_dealer *dealer = &exchange->conn->dealer;
 	const struct kvb_welcome *welcome = &exchange->conn->attached.welcome;
 	struct kvb_msg_header header = {.magic = KVB_MAGIC,
 		.abi = KVB_ABI_VERSION,
@@ -261,18 +267,49 @@ static int send_locked(struct kvb_exchange *exchange)
 		.session = welcome->session};
 
 	memcpy(header.boot_id, welcome->boot_id, KVB_ID_BYTES);
-	/* -EAGAIN until the connection stands, and while the server does not keep up. */
-	while (zmq_send(dealer->socket, &header, sizeof(header), ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
-		int r = errno == EAGAIN ? wait_locked(exchange) : errno == EINTR ? 0 : -errno;
-		if (r < 0)
-			return r;
-	}
-	/* ZMQ takes a message whole once it has taken the first frame. */
-	if (zmq_send(dealer->socket, exchange->request_body, exchange->request_size, ZMQ_DONTWAIT) <
-		0)
+	if (zmq_msg_init_size(&frames[0], sizeof(header)) < 0)
 		return -errno;
-	receive_all_locked(dealer);
+	memcpy(zmq_msg_data(&frames[0]), &header, sizeof(header));
+	if (zmq_msg_init_size(&frames[1], exchange->request_size) < 0) {
+		zmq_msg_close(&frames[0]);
+		return -errno;
+	}
+	memcpy(zmq_msg_data(&frames[1]), exchange->request_body, exchange->request_size);
 	return 0;
+}
+
+/* Waits until the first frame is taken; the second one follows without fail, since it needs no memory. */
+static int send_frames_locked(struct kvb_exchange *exchange, zmq_msg_t frames[2])
+{
+	struct kvb_dealer *dealer = &exchange->conn->dealer;
+	int r = 0;
+
+	/* -EAGAIN until the connection stands, and while the server does not keep up. */
+	while (r == 0 && zmq_msg_send(&frames[0], dealer->socket, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
+		if (errno != EAGAIN && errno != EINTR)
+			return -errno;
+		dealer->want_room++;
+		r = wait_locked(exchange);
+		dealer->want_room--;
+	}
+	if (r == 0 && zmq_msg_send(&frames[1], dealer->socket, ZMQ_DONTWAIT) < 0)
+		r = -errno;
+	/* Also when there was no room: ZMQ has looked at what came, which its descriptor tells nobody else. */
+	receive_all_locked(dealer);
+	return r;
+}
+
+static int send_locked(struct kvb_exchange *exchange)
+{
+	zmq_msg_t frames[2];
+	int r = make_frames(exchange, frames);
+
+	if (r < 0)
+		return r;
+	r = send_frames_locked(exchange, frames);
+	zmq_msg_close(&frames[0]);
+	zmq_msg_close(&frames[1]);
+	return r;
 }
 
 /* Status and body of the answer; or our own error. */
@@ -282,6 +319,7 @@ static int round_trip_locked(struct kvb_exchange *exchange)
 	int r;
 
 	exchange->request = ++dealer->request;
+	exchange->done = exchange->refused = false;
 	TAILQ_INSERT_TAIL(&dealer->exchanges, exchange, link);
 	r = send_locked(exchange);
 	while (r == 0 && !exchange->done)
@@ -293,7 +331,8 @@ static int round_trip_locked(struct kvb_exchange *exchange)
 	return exchange->done ? exchange->status : r;
 }
 
-static int present_token_locked(const struct kvb_exchange *waiting)
+/* An error's body goes to `waiting`, whose caller may want its text. */
+static int present_token_locked(struct kvb_exchange *waiting)
 {
 	const struct kvb_welcome *welcome = &waiting->conn->attached.welcome;
 	struct kvb_exchange exchange = {
@@ -311,12 +350,17 @@ static int present_token_locked(const struct kvb_exchange *waiting)
 	exchange.request_size = body.size;
 	r = round_trip_locked(&exchange);
 	msgpack_sbuffer_destroy(&body);
-	free(exchange.body);
+	if (r < 0) {
+		waiting->body = exchange.body;
+		waiting->size = exchange.size;
+	} else {
+		free(exchange.body);
+	}
 	return r;
 }
 
 /* A socket on which this attachment's token was presented. */
-static int ensure_attached_locked(const struct kvb_exchange *exchange)
+static int ensure_attached_locked(struct kvb_exchange *exchange)
 {
 	struct kvb_dealer *dealer = &exchange->conn->dealer;
 	int r;
@@ -337,6 +381,13 @@ static int ensure_attached_locked(const struct kvb_exchange *exchange)
 	return r;
 }
 
+static int attach_and_run_locked(struct kvb_exchange *exchange)
+{
+	int r = ensure_attached_locked(exchange);
+
+	return r < 0 ? r : round_trip_locked(exchange);
+}
+
 /* 0 and a body; the server's error, perhaps with a body; our own. The body is the caller's to free. */
 static int exchange_run(struct kvb_exchange *exchange)
 {
@@ -346,12 +397,15 @@ static int exchange_run(struct kvb_exchange *exchange)
 	if (exchange->conn->attached.welcome.kind != KVB_KIND_OWN)
 		return -EPERM;
 	pthread_mutex_lock(&dealer->lock);
-	r = ensure_attached_locked(exchange);
-	if (r == 0)
-		r = round_trip_locked(exchange);
-	/* ZMQ may have made a new connection, which the token was not presented on. */
-	if (r == -EACCES && dealer->state == KVB_DEALER_ATTACHED)
+	r = attach_and_run_locked(exchange);
+	/* ZMQ has made a new connection, which the token was not presented on. Nothing was begun, so it is safe to
+	 * ask again. */
+	if (r == -EACCES && exchange->refused && dealer->state == KVB_DEALER_ATTACHED) {
 		dealer->state = KVB_DEALER_DETACHED;
+		free(exchange->body);
+		exchange->body = NULL;
+		r = attach_and_run_locked(exchange);
+	}
 	pthread_mutex_unlock(&dealer->lock);
 	return r;
 }

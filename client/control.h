@@ -26,8 +26,9 @@ struct kvb_dealer {
 	void *socket;  /* NULL until used */
 	int socket_fd; /* its ZMQ_FD, which the sleeper polls without the lock */
 	enum kvb_dealer_state state;
-	bool sleeping;
-	uint64_t request;                                  /* the last one's number */
+	bool sleeping;      /* a thread sleeps on the socket, and wakes the others */
+	uint32_t want_room; /* threads that wait to send */
+	uint64_t request;   /* the last one's number */
 	TAILQ_HEAD(kvb_exchanges, kvb_exchange) exchanges; /* without an answer */
 };
 

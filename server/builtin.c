@@ -54,7 +54,7 @@ static int handle_attach(struct kvb_call *call, void *unused)
 		kvb_session_find(&call->server->sessions, call->header.session);
 
 	(void)unused;
-	if (!session || session->phase != KVB_PHASE_ACTIVE ||
+	if (!session || !kvb_session_is_served(session) ||
 		!token_equal(session, kvb_pack_find(call->object, "token"))) {
 		return kvb_call_fail(call, -EACCES, "no active session has this id and token");
 	}
@@ -62,8 +62,6 @@ static int handle_attach(struct kvb_call *call, void *unused)
 		return kvb_call_fail(
 			call, -EPERM, "only the server's own uid may use the control socket");
 	}
-	if (!kvb_peer_equal(&session->control_peer, &call->peer))
-		kvb_outbox_clear(session);
 	session->control_peer = call->peer;
 	msgpack_pack_map(&call->packer, 0);
 	return 0;

@@ -108,6 +108,22 @@ int kvb_call_reply(struct kvb_call *call, const void *body, size_t size)
 	return msgpack_sbuffer_write(&call->reply, body, size) < 0 ? -ENOMEM : 0;
 }
 
+/* A text that was cut may end within a character, which strict readers of MessagePack refuse. */
+static void end_at_character(char *text)
+{
+	size_t len = strlen(text), at = len;
+
+	/* Back over continuation bytes, to the byte that says how many there should be. */
+	while (at > 0 && len - at < 4 && ((uint8_t)text[at - 1] & 0xc0) == 0x80)
+		at--;
+	if (at > 0 && ((uint8_t)text[at - 1] & 0xc0) == 0xc0) {
+		uint8_t lead = (uint8_t)text[at - 1];
+		size_t want = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
+		if (len - at < want)
+			text[at - 1] = '\0';
+	}
+}
+
 int kvb_call_fail(struct kvb_call *call, int error, const char *format, ...)
 {
 	va_list args;
@@ -115,6 +131,7 @@ int kvb_call_fail(struct kvb_call *call, int error, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(call->text, sizeof(call->text), format, args);
 	va_end(args);
+	end_at_character(call->text);
 	/* A handler that fails with nothing has failed all the same. */
 	return error < 0 ? error : -EIO;
 }

@@ -126,20 +126,14 @@ static int check_frames(struct kvb_call *call, struct message *message)
 	return 0;
 }
 
-/* True while the session's client may be served. */
-static bool is_served(const struct kvb_session *session)
-{
-	return session->phase == KVB_PHASE_ACTIVE ||
-		(session->reason == KVB_REASON_SERVER_DRAIN && session->header);
-}
-
 /* The session that the connection has attached to, if it is the one that the message names. */
 static struct kvb_session *find_session(const struct kvb_call *call)
 {
 	struct kvb_session *session =
 		kvb_session_find(&call->server->sessions, call->header.session);
 
-	return session && is_served(session) && kvb_peer_equal(&session->control_peer, &call->peer)
+	return session && kvb_session_is_served(session) &&
+			kvb_peer_equal(&session->control_peer, &call->peer)
 		? session
 		: NULL;
 }
@@ -149,7 +143,6 @@ static int route(struct kvb_call *call)
 {
 	struct kvb_server *server = call->server;
 
-	/* First, since the outbox keeps error replies, too. */
 	call->session = find_session(call);
 	/* A DEALER delivers what it queued for a dead server to the next one. */
 	if (memcmp(call->header.boot_id, server->boot_id, KVB_ID_BYTES) != 0)
@@ -198,7 +191,7 @@ static int run_unpacked(struct kvb_call *call)
 	return r;
 }
 
-/* 0 the answer is there; 1 it comes later; -errno. */
+/* 0 the answer is there; 1 it comes later; -errno it was refused. */
 static int dispatch(struct kvb_call *call, struct message *message)
 {
 	int r = check_frames(call, message);
@@ -231,8 +224,8 @@ static void answer(struct kvb_call *call, struct message *message)
 	if (r < 0)
 		kvb_call_set_error(call, r, call->text);
 	if (r <= 0)
-		kvb_send_reply(call->server, call->session, &call->peer, &call->header,
-			call->status, &call->reply);
+		kvb_send_reply(call->server, &call->peer, &call->header,
+			r < 0 ? KVB_MSG_REFUSED : 0, call->status, &call->reply);
 	kvb_call_free_answer(call);
 }
 
@@ -391,12 +384,13 @@ static int poll_timeout(uint64_t wake_ns)
 /* Lets everything move along. Returns when the next thing is due. */
 static uint64_t turn(struct kvb_server *server)
 {
-	uint64_t now_ns = kvb_now_ns();
-	uint64_t wake_ns = kvb_inflight_turn(server, now_ns);
+	uint64_t wake_ns = kvb_inflight_turn(server, kvb_now_ns());
 
-	wake_ns = kvb_min_u64(wake_ns, kvb_reply_turn(server, now_ns));
+	/* Draining may end calls, whose replies go last; or close everything. */
 	wake_ns = kvb_min_u64(wake_ns, kvb_drain_turn(server));
-	/* Draining may have ended calls and closed everything. */
+	if (kvb_drain_finished(server))
+		return 0;
+	wake_ns = kvb_min_u64(wake_ns, kvb_reply_turn(server, kvb_now_ns()));
 	return kvb_min_u64(wake_ns, kvb_door_turn(&server->door));
 }
 

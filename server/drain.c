@@ -27,6 +27,8 @@
 #define TICK_NS (1000 * KVB_NS_PER_MS)
 /* What open transfers that no worker holds need to be ended, after the deadline. */
 #define ABORT_NS (250 * KVB_NS_PER_MS)
+/* What replies that ZMQ has not taken may take, once everything else is quiet. */
+#define REPLIES_NS (500 * KVB_NS_PER_MS)
 
 static const char *name_of(const struct kvb_session *session)
 {
@@ -42,13 +44,6 @@ static void order(struct kvb_session *session, uint32_t orders)
 
 /* ------------------------------------------------------------------------------- a session's way out */
 
-/* Nobody waits for its calls and replies any more. */
-static void abandon(struct kvb_session *session)
-{
-	kvb_inflight_abandon_session(session);
-	kvb_outbox_clear(session);
-}
-
 void kvb_drain_session(struct kvb_session *session, enum kvb_reason reason)
 {
 	struct kvb_server *server = session->server;
@@ -58,13 +53,15 @@ void kvb_drain_session(struct kvb_session *session, enum kvb_reason reason)
 		return;
 	session->phase = KVB_PHASE_DRAINING;
 	session->reason = reason;
-	session->deadline_ns = kvb_now_ns() + server->options.drain_timeout_ms * KVB_NS_PER_MS;
+	session->deadline_ns = orderly
+		? server->drain.transfers_ns
+		: kvb_now_ns() + server->options.drain_timeout_ms * KVB_NS_PER_MS;
 	/* Pairs with the client's acquire loads. */
 	kvb_store_release(&session->header->state, (uint32_t)KVB_SESSION_DRAINING);
 	if (!orderly) {
 		kvb_log(&server->log, KVB_LOG_INFO, "session %u (%s) ends: %s", session->slot,
 			name_of(session), kvb_reason_name(reason));
-		abandon(session);
+		kvb_inflight_abandon_session(session);
 	}
 	order(session, orderly ? KVB_ORDER_DRAIN : KVB_ORDER_END);
 }
@@ -75,7 +72,7 @@ static void end_session(struct kvb_session *session, enum kvb_reason reason)
 	kvb_drain_session(session, reason);
 	if (session->phase == KVB_PHASE_DRAINING || session->phase == KVB_PHASE_QUARANTINED) {
 		session->reason = reason;
-		abandon(session);
+		kvb_inflight_abandon_session(session);
 		order(session, KVB_ORDER_END);
 	}
 }
@@ -168,8 +165,6 @@ static void say_goodbye(struct kvb_session *session)
 
 static void free_slot(struct kvb_session *session)
 {
-	/* Control may have been answered after the session's end, too. */
-	kvb_outbox_clear(session);
 	if (!session->peer_gone)
 		kvb_door_forget(&session->server->door, session);
 	kvb_session_release_slot(session);
@@ -295,15 +290,33 @@ static void begin_server_drain(struct kvb_server *server, uint64_t now_ns)
 	/* Pairs with the acquire load in kvb_server_is_draining(). */
 	kvb_store_release(&server->draining, 1u);
 	kvb_door_shut(&server->door);
+	server->drain.transfers_ns = now_ns + server->options.drain_timeout_ms * KVB_NS_PER_MS;
+	server->drain.deadline_ns = server->drain.transfers_ns + 2 * ABORT_NS;
+}
+
+/* Sessions are told once no handler runs, since a handler may be a client of this very server: until then they are
+ * served, but for what opens new work. */
+static void tell_sessions(struct kvb_server *server, uint64_t now_ns)
+{
+	if (server->drain.told ||
+		(server->inflight.count > 0 && now_ns < server->drain.transfers_ns))
+		return;
+	server->drain.told = true;
 	for_each(server, drain_active);
-	server->drain.deadline_ns =
-		now_ns + server->options.drain_timeout_ms * KVB_NS_PER_MS + 2 * ABORT_NS;
+}
+
+/* What was answered is given a moment to go out. */
+static bool replies_are_out(struct kvb_server *server, uint64_t now_ns)
+{
+	if (server->drain.quiet_ns == 0)
+		server->drain.quiet_ns = now_ns;
+	return server->outboxes.count == 0 || now_ns >= server->drain.quiet_ns + REPLIES_NS;
 }
 
 static bool everything_quiet(struct kvb_server *server)
 {
 	/* Also calls that were answered for their handler: it may still touch its session. */
-	if (server->inflight.count > 0)
+	if (!server->drain.told || server->inflight.count > 0)
 		return false;
 	for (uint32_t i = 0; i < server->sessions.count; i++) {
 		struct kvb_session *session = &server->sessions.slots[i];
@@ -350,6 +363,7 @@ static void finish_server_drain(struct kvb_server *server)
 	kvb_workers_free(&server->workers);
 	kvb_door_close(&server->door);
 	close_memory(server);
+	kvb_outboxes_clear(server);
 	kvb_control_close(server);
 	kvb_rundir_unlink(&server->rundir);
 	server->drain.stage = KVB_DRAIN_DONE;
@@ -362,7 +376,8 @@ static void server_turn(struct kvb_server *server, uint64_t now_ns)
 		begin_server_drain(server, now_ns);
 	if (server->drain.stage != KVB_DRAIN_WAITING)
 		return;
-	if (everything_quiet(server)) {
+	tell_sessions(server, now_ns);
+	if (everything_quiet(server) && replies_are_out(server, now_ns)) {
 		finish_server_drain(server);
 	} else if (now_ns >= server->drain.deadline_ns) {
 		server->drain.deadline_ns =
@@ -421,8 +436,11 @@ uint64_t kvb_drain_turn(struct kvb_server *server)
 	/* An empty server sleeps without a tick. */
 	if (gauges_of_living(server) > 0)
 		wake_ns = kvb_min_u64(wake_ns, server->drain.tick_ns);
-	if (server->drain.stage == KVB_DRAIN_WAITING)
+	if (server->drain.stage == KVB_DRAIN_WAITING) {
 		wake_ns = kvb_min_u64(wake_ns, server->drain.deadline_ns);
+		if (!server->drain.told)
+			wake_ns = kvb_min_u64(wake_ns, server->drain.transfers_ns);
+	}
 	for (uint32_t i = 0; i < server->workers.n_groups; i++)
 		wake_ns = kvb_min_u64(
 			wake_ns, kvb_group_grace_turn(&server->workers.groups[i], now_ns));

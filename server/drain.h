@@ -21,8 +21,11 @@ enum kvb_drain_stage {
 
 struct kvb_drain {
 	enum kvb_drain_stage stage;
-	uint64_t deadline_ns; /* WAITING: say that something is stuck after this */
-	uint64_t tick_ns;     /* next look at time-outs and missed wakes */
+	bool told;             /* the sessions are draining, too */
+	uint64_t transfers_ns; /* WAITING: open transfers are ended after this */
+	uint64_t deadline_ns;  /* WAITING: say that something is stuck after this */
+	uint64_t quiet_ns; /* when everything was first found quiet, but for replies; 0: not yet */
+	uint64_t tick_ns;  /* next look at time-outs and missed wakes */
 };
 
 /* Begins the end of a session, unless it has begun. */

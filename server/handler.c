@@ -89,6 +89,8 @@ int kvb_server_handle_blocking(struct kvb_server *server, uint16_t type, uint32_
 {
 	struct kvb_handler_pool *found = kvb_handler_pools_find(&server->handler_pools, pool);
 
+	if (server->started)
+		return -EBUSY;
 	if (!found)
 		return -ENOENT;
 	return add_for_user(server,

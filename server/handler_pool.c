@@ -53,8 +53,11 @@ static struct kvb_call *lane_take(struct kvb_lane *lane)
 	while (TAILQ_EMPTY(&lane->queue) && !lane->stop)
 		pthread_cond_wait(&lane->changed, &lane->lock);
 	call = TAILQ_FIRST(&lane->queue);
-	if (call)
+	if (call) {
 		unlink_locked(lane, call);
+		/* Under the lock: control knows of each call whether a thread has it. */
+		kvb_store_relaxed(&call->started_ns, kvb_now_ns());
+	}
 	pthread_mutex_unlock(&lane->lock);
 	return call;
 }
@@ -103,7 +106,6 @@ static void *thread_main(void *arg)
 	struct kvb_call *call;
 
 	while ((call = lane_take(thread->lane))) {
-		kvb_store_relaxed(&call->started_ns, kvb_now_ns());
 		kvb_store_relaxed(&thread->running, call);
 		kvb_call_run(call);
 		kvb_store_relaxed(&thread->running, (struct kvb_call *)NULL);

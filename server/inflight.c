@@ -101,16 +101,17 @@ void kvb_inflight_give_back(struct kvb_server *server, struct kvb_call *call)
 	kvb_server_notify(server);
 }
 
-static void answer(struct kvb_call *call, int status, const msgpack_sbuffer *body)
+static void answer(struct kvb_call *call, uint32_t flags, int status, const msgpack_sbuffer *body)
 {
 	TAILQ_REMOVE(&call->handler->waiting, call, in_flight);
 	call->answered = true;
-	kvb_send_reply(call->server, call->session, &call->peer, &call->header, status, body);
+	kvb_send_reply(call->server, &call->peer, &call->header, flags, status, body);
 }
 
 /* Answers a call that is not ours at the moment; frees it if no thread will ever look at it. */
 static void end_early(struct kvb_call *call, int status, const char *text)
 {
+	bool unseen = kvb_handler_pool_remove(call->handler->pool, call);
 	msgpack_sbuffer body;
 	msgpack_packer packer;
 
@@ -118,9 +119,9 @@ static void end_early(struct kvb_call *call, int status, const char *text)
 	msgpack_packer_init(&packer, &body, msgpack_sbuffer_write);
 	kvb_pack_error(&packer, status, text);
 	kvb_store_relaxed(&call->abandoned, 1u);
-	answer(call, status, &body);
+	answer(call, unseen ? KVB_MSG_REFUSED : 0, status, &body);
 	msgpack_sbuffer_destroy(&body);
-	if (kvb_handler_pool_remove(call->handler->pool, call))
+	if (unseen)
 		call_free(call);
 }
 
@@ -129,7 +130,7 @@ static void take_back(struct kvb_call *call)
 	if (call->answered)
 		kvb_count(&call->server->counters.calls_late, 1);
 	else
-		answer(call, call->status, &call->reply);
+		answer(call, 0, call->status, &call->reply);
 	call_free(call);
 }
 

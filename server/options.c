@@ -119,6 +119,8 @@ static int check_counts(const struct kvb_server_options *options)
 		options->high_percent > 100)
 		return refuse(options,
 			"the watermarks must be 1 <= --low-watermark <= --high-watermark <= 100");
+	if (options->drain_timeout_ms < 100)
+		return refuse(options, "drain_timeout_ms (--drain-timeout) must be at least 100ms");
 	if (options->spin_us > KVB_SPIN_US_MAX)
 		return refuse(options, "spin_us (--spin-us) must be at most 1000000");
 	if (options->transfer_timeout_ms < 100)

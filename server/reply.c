@@ -2,12 +2,14 @@
 /*
  * reply.c - see reply.h.
  *
- * A ROUTER drops or blocks silently when a peer does not read, so every send is MANDATORY and DONTWAIT. What it
- * refuses waits in the session's outbox and is tried again; a client that lets more gather there than
- * it may is cut off, so that its memory is bounded and nobody else notices.
+ * A ROUTER drops or blocks silently when a peer does not take its messages, so every send is MANDATORY and DONTWAIT. What
+ * it refuses, which may only mean that ZMQ's own thread is a moment behind, waits in the connection's outbox and is tried
+ * again; a client that lets more gather there than it may is cut off, so that its memory is bounded and nobody
+ * else notices.
  *
- * Owns the outboxes; runs in the control thread. It must never send two replies of a session out of their order,
- * and never lose one without counting it.
+ * Owns the outboxes; runs in the control thread. It must never send two replies to a connection out of their order,
+ * never lose one without counting it, and never leave a message half sent: the next one would be taken for its
+ * rest.
  */
 #include "server/reply.h"
 
@@ -23,6 +25,8 @@
 #define OUTBOX_REPLIES  8192u
 #define OUTBOX_BYTES    (8 * KVB_MIB)
 #define OUTBOX_STUCK_NS (10 * KVB_NS_PER_S)
+/* Connections without a session, beyond those that may have one. */
+#define OUTBOXES_EXTRA 64u
 /* ZMQ does not tell when one peer of a ROUTER has room again, so we try: soon, and less often the longer it
  * has not read. */
 #define RETRY_MIN_NS (2 * KVB_NS_PER_MS)
@@ -35,32 +39,64 @@ struct kvb_outgoing {
 	uint8_t body[];
 };
 
-void kvb_outbox_init(struct kvb_outbox *outbox)
+/* Replies of one connection, oldest first; exists while there are any. */
+struct kvb_outbox {
+	TAILQ_ENTRY(kvb_outbox) link;
+	struct kvb_peer peer;
+	STAILQ_HEAD(, kvb_outgoing) queue;
+	uint32_t count;
+	uint64_t bytes;
+	uint64_t progress_ns; /* when the last one went out, or the first one came in */
+	uint64_t retry_ns;    /* when to try again */
+};
+
+void kvb_outboxes_init(struct kvb_outboxes *outboxes)
 {
-	*outbox = (struct kvb_outbox){0};
-	STAILQ_INIT(&outbox->queue);
+	*outboxes = (struct kvb_outboxes){0};
+	TAILQ_INIT(&outboxes->list);
 }
 
-/* 0; -EAGAIN the peer does not read; -EHOSTUNREACH it is gone. */
-static int send_now(struct kvb_server *server, const struct kvb_peer *peer,
-	const struct kvb_msg_header *header, const void *body, size_t size)
-{
-	void *router = kvb_control_router(server);
-	int flags = ZMQ_DONTWAIT | ZMQ_SNDMORE;
+/* ------------------------------------------------------------------------------------------ sending */
 
-	/* Whether it goes out is decided at the first frame. */
-	if (zmq_send(router, peer->routing_id, peer->len, flags) < 0 ||
-		zmq_send(router, header, sizeof(*header), flags) < 0 ||
-		zmq_send(router, body, size, ZMQ_DONTWAIT) < 0)
+static int make_frame(zmq_msg_t *frame, const void *data, size_t size)
+{
+	if (zmq_msg_init_size(frame, size) < 0)
 		return -errno;
-	kvb_count(&server->counters.control_replies, 1);
+	memcpy(zmq_msg_data(frame), data, size);
 	return 0;
 }
 
-static void count_waiting(struct kvb_server *server, int64_t replies)
+/* 0, and ZMQ owns the frames; -EAGAIN the peer's pipe is full; -EHOSTUNREACH it is gone. */
+static int send_frames(void *router, zmq_msg_t frames[3])
 {
-	kvb_store_relaxed(&server->gauges.replies_waiting,
-		server->gauges.replies_waiting + (uint64_t)replies);
+	/* Whether it goes out is decided at the first frame; the others need no memory any more. */
+	for (unsigned i = 0; i < 3; i++)
+		if (zmq_msg_send(&frames[i], router, ZMQ_DONTWAIT | (i < 2 ? ZMQ_SNDMORE : 0)) < 0)
+			return -errno;
+	return 0;
+}
+
+/* The same, and -ENOMEM. */
+static int send_now(struct kvb_server *server, const struct kvb_peer *peer,
+	const struct kvb_msg_header *header, const void *body, size_t size)
+{
+	zmq_msg_t frames[3];
+	int r;
+
+	for (unsigned i = 0; i < 3; i++)
+		zmq_msg_init(&frames[i]);
+	r = make_frame(&frames[0], peer->routing_id, peer->len);
+	if (r == 0)
+		r = make_frame(&frames[1], header, sizeof(*header));
+	if (r == 0)
+		r = make_frame(&frames[2], body, size);
+	if (r == 0)
+		r = send_frames(kvb_control_router(server), frames);
+	for (unsigned i = 0; i < 3; i++)
+		zmq_msg_close(&frames[i]);
+	if (r == 0)
+		kvb_count(&server->counters.control_replies, 1);
+	return r;
 }
 
 static void drop(struct kvb_server *server)
@@ -68,136 +104,198 @@ static void drop(struct kvb_server *server)
 	kvb_count(&server->counters.control_dropped, 1);
 }
 
-static void remove_first(struct kvb_session *session)
+/* ----------------------------------------------------------------------------------------- outboxes */
+
+static void count_waiting(struct kvb_server *server, int64_t replies)
 {
-	struct kvb_outbox *outbox = &session->outbox;
+	kvb_store_relaxed(&server->gauges.replies_waiting,
+		server->gauges.replies_waiting + (uint64_t)replies);
+}
+
+static struct kvb_outbox *find(struct kvb_server *server, const struct kvb_peer *peer)
+{
+	struct kvb_outbox *outbox;
+
+	TAILQ_FOREACH(outbox, &server->outboxes.list, link)
+	if (kvb_peer_equal(&outbox->peer, peer))
+		return outbox;
+	return NULL;
+}
+
+static struct kvb_outbox *outbox_new(struct kvb_server *server, const struct kvb_peer *peer)
+{
+	struct kvb_outbox *outbox;
+
+	if (server->outboxes.count >= server->sessions.count + OUTBOXES_EXTRA)
+		return NULL;
+	outbox = malloc(sizeof(*outbox));
+	if (!outbox)
+		return NULL;
+	*outbox = (struct kvb_outbox){.peer = *peer, .progress_ns = kvb_now_ns()};
+	STAILQ_INIT(&outbox->queue);
+	TAILQ_INSERT_TAIL(&server->outboxes.list, outbox, link);
+	server->outboxes.count++;
+	return outbox;
+}
+
+static void remove_first(struct kvb_server *server, struct kvb_outbox *outbox)
+{
 	struct kvb_outgoing *first = STAILQ_FIRST(&outbox->queue);
 
 	STAILQ_REMOVE_HEAD(&outbox->queue, link);
 	outbox->count--;
 	outbox->bytes -= sizeof(*first) + first->size;
-	count_waiting(session->server, -1);
+	count_waiting(server, -1);
 	free(first);
 }
 
-void kvb_outbox_clear(struct kvb_session *session)
+static void outbox_free(struct kvb_server *server, struct kvb_outbox *outbox)
 {
-	while (session->outbox.count > 0) {
-		remove_first(session);
-		drop(session->server);
+	while (outbox->count > 0) {
+		remove_first(server, outbox);
+		drop(server);
+	}
+	TAILQ_REMOVE(&server->outboxes.list, outbox, link);
+	server->outboxes.count--;
+	free(outbox);
+}
+
+void kvb_outboxes_clear(struct kvb_server *server)
+{
+	struct kvb_outbox *outbox = TAILQ_FIRST(&server->outboxes.list), *next;
+
+	for (; outbox; outbox = next) {
+		next = TAILQ_NEXT(outbox, link);
+		outbox_free(server, outbox);
 	}
 }
 
-/* False: it may not, or cannot, wait. */
-static bool put_aside(struct kvb_session *session, const struct kvb_msg_header *header,
-	const void *body, size_t size)
+/* Ends the session that has attached on the connection, if there is one. */
+static void fail_session(struct kvb_server *server, const struct kvb_peer *peer,
+	enum kvb_reason reason, const char *why, uint32_t waiting)
 {
-	struct kvb_outbox *outbox = &session->outbox;
-	struct kvb_outgoing *outgoing;
-
-	/* One that has failed is about to end, and has no right to more memory. */
-	if (kvb_load_relaxed(&session->failure) != KVB_REASON_NONE)
-		return false;
-	if (outbox->count >= OUTBOX_REPLIES || outbox->bytes + size > OUTBOX_BYTES) {
-		kvb_session_fail(session, KVB_REASON_NOT_READING,
-			"the client does not read its control replies: %u wait (%llu bytes)",
-			outbox->count, (unsigned long long)outbox->bytes);
-		return false;
+	for (uint32_t i = 0; i < server->sessions.count; i++) {
+		struct kvb_session *session = &server->sessions.slots[i];
+		if (session->phase == KVB_PHASE_ACTIVE &&
+			kvb_peer_equal(&session->control_peer, peer))
+			kvb_session_fail(session, reason, "%s: %u wait", why, waiting);
 	}
-	outgoing = malloc(sizeof(*outgoing) + size);
+}
+
+/* The client has let too many wait: they go, and its session with them. */
+static void cut(struct kvb_server *server, struct kvb_outbox *outbox, const char *why)
+{
+	fail_session(server, &outbox->peer, KVB_REASON_NOT_READING, why, outbox->count);
+	outbox_free(server, outbox);
+}
+
+static int append(struct kvb_server *server, struct kvb_outbox *outbox,
+	const struct kvb_msg_header *header, const void *body, size_t size)
+{
+	struct kvb_outgoing *outgoing = malloc(sizeof(*outgoing) + size);
+
 	if (!outgoing)
-		return false;
+		return -ENOMEM;
 	outgoing->header = *header;
 	outgoing->size = size;
 	memcpy(outgoing->body, body, size);
-	if (outbox->count == 0) {
-		outbox->progress_ns = kvb_now_ns();
-		outbox->retry_ns = 0;
-	}
 	STAILQ_INSERT_TAIL(&outbox->queue, outgoing, link);
 	outbox->count++;
 	outbox->bytes += sizeof(*outgoing) + size;
-	count_waiting(session->server, 1);
-	return true;
+	count_waiting(server, 1);
+	return 0;
 }
 
-static void send_or_keep(struct kvb_server *server, struct kvb_session *session,
-	const struct kvb_peer *peer, const struct kvb_msg_header *header, const void *body,
+/* 0; -errno it cannot wait, and is lost. */
+static int put_aside(struct kvb_server *server, const struct kvb_peer *peer,
+	struct kvb_outbox *outbox, const struct kvb_msg_header *header, const void *body,
 	size_t size)
 {
-	int r = -EAGAIN;
+	int r = -ENOMEM;
 
-	/* An answer to a connection that the session has left is not the session's to keep. */
-	if (session && !kvb_peer_equal(&session->control_peer, peer))
-		session = NULL;
-	if (!session || session->outbox.count == 0)
-		r = send_now(server, peer, header, body, size);
-	if (r == 0 || (r == -EAGAIN && session && put_aside(session, header, body, size)))
-		return;
-	drop(server);
+	if (outbox && (outbox->count >= OUTBOX_REPLIES || outbox->bytes + size > OUTBOX_BYTES)) {
+		cut(server, outbox, "the client does not read its control replies");
+		return -ENOBUFS;
+	}
+	if (!outbox)
+		outbox = outbox_new(server, peer);
+	if (outbox)
+		r = append(server, outbox, header, body, size);
+	/* A caller whose answer is lost must not wait for it in vain. */
+	if (r < 0)
+		fail_session(server, peer, KVB_REASON_NO_MEMORY,
+			"the server has no memory for control replies", 1);
+	return r;
 }
 
-void kvb_send_reply(struct kvb_server *server, struct kvb_session *session,
-	const struct kvb_peer *peer, const struct kvb_msg_header *request, int status,
+void kvb_send_reply(struct kvb_server *server, const struct kvb_peer *peer,
+	const struct kvb_msg_header *request, uint32_t flags, int status,
 	const msgpack_sbuffer *body)
 {
+	struct kvb_outbox *outbox = find(server, peer);
 	struct kvb_msg_header header = {.magic = KVB_MAGIC,
 		.abi = KVB_ABI_VERSION,
 		.type = request->type,
 		.request = request->request,
 		.session = request->session,
-		.status = status};
+		.status = status,
+		.flags = flags};
+	int r = -EAGAIN;
 
 	memcpy(header.boot_id, server->boot_id, KVB_ID_BYTES);
-	send_or_keep(server, session, peer, &header, body->data, body->size);
+	if (!outbox)
+		r = send_now(server, peer, &header, body->data, body->size);
+	if (r == -EAGAIN || r == -ENOMEM)
+		r = put_aside(server, peer, outbox, &header, body->data, body->size);
+	if (r < 0)
+		drop(server);
 }
 
-static void send_waiting(struct kvb_session *session, uint64_t now_ns)
+static void send_waiting(struct kvb_server *server, struct kvb_outbox *outbox, uint64_t now_ns)
 {
-	struct kvb_outbox *outbox = &session->outbox;
-
 	while (outbox->count > 0) {
 		const struct kvb_outgoing *first = STAILQ_FIRST(&outbox->queue);
-		int r = send_now(session->server, &session->control_peer, &first->header,
-			first->body, first->size);
-		if (r == -EAGAIN)
+		int r = send_now(server, &outbox->peer, &first->header, first->body, first->size);
+		if (r == -EAGAIN || r == -ENOMEM)
 			break;
 		if (r < 0)
-			drop(session->server);
-		remove_first(session);
+			drop(server);
+		remove_first(server, outbox);
 		outbox->progress_ns = now_ns;
 	}
 }
 
-/* Returns when it is to be tried again, or UINT64_MAX. */
-static uint64_t flush(struct kvb_session *session, uint64_t now_ns)
+/* Frees it when it has become empty. Returns when it is to be tried again, or UINT64_MAX. */
+static uint64_t flush(struct kvb_server *server, struct kvb_outbox *outbox, uint64_t now_ns)
 {
-	struct kvb_outbox *outbox = &session->outbox;
+	/* The first one may have come in since now_ns was read. */
 	uint64_t stuck_ns;
 
-	if (outbox->count > 0 && now_ns >= outbox->retry_ns)
-		send_waiting(session, now_ns);
-	if (outbox->count == 0)
-		return UINT64_MAX;
-	/* The first one may have come in since now_ns was read. */
+	if (now_ns < outbox->retry_ns)
+		return outbox->retry_ns;
+	send_waiting(server, outbox, now_ns);
 	stuck_ns = now_ns > outbox->progress_ns ? now_ns - outbox->progress_ns : 0;
-	if (stuck_ns > OUTBOX_STUCK_NS)
-		kvb_session_fail(session, KVB_REASON_NOT_READING,
-			"the client has read none of %u control replies for %llu s", outbox->count,
-			(unsigned long long)(OUTBOX_STUCK_NS / KVB_NS_PER_S));
-	if (now_ns >= outbox->retry_ns)
-		outbox->retry_ns =
-			now_ns + kvb_min_u64(kvb_max_u64(stuck_ns / 4, RETRY_MIN_NS), RETRY_MAX_NS);
+	if (outbox->count == 0) {
+		outbox_free(server, outbox);
+		return UINT64_MAX;
+	}
+	if (stuck_ns > OUTBOX_STUCK_NS) {
+		cut(server, outbox, "the client has read no control reply for 10 s");
+		return UINT64_MAX;
+	}
+	outbox->retry_ns =
+		now_ns + kvb_min_u64(kvb_max_u64(stuck_ns / 4, RETRY_MIN_NS), RETRY_MAX_NS);
 	return outbox->retry_ns;
 }
 
 uint64_t kvb_reply_turn(struct kvb_server *server, uint64_t now_ns)
 {
+	struct kvb_outbox *outbox = TAILQ_FIRST(&server->outboxes.list), *next;
 	uint64_t wake_ns = UINT64_MAX;
 
-	if (server->gauges.replies_waiting == 0)
-		return wake_ns;
-	for (uint32_t i = 0; i < server->sessions.count; i++)
-		wake_ns = kvb_min_u64(wake_ns, flush(&server->sessions.slots[i], now_ns));
+	for (; outbox; outbox = next) {
+		next = TAILQ_NEXT(outbox, link);
+		wake_ns = kvb_min_u64(wake_ns, flush(server, outbox, now_ns));
+	}
 	return wake_ns;
 }

@@ -149,6 +149,7 @@ static struct kvb_server *server_alloc(void)
 	kvb_cond_init(&server->state_changed);
 	kvb_handler_pools_init(&server->handler_pools, server);
 	kvb_inflight_init(&server->inflight);
+	kvb_outboxes_init(&server->outboxes);
 	return server;
 }
 
@@ -268,6 +269,7 @@ void kvb_server_free(struct kvb_server *server)
 	kvb_handler_pools_free(&server->handler_pools);
 	kvb_handlers_free(&server->handlers);
 	kvb_inflight_free(&server->inflight);
+	kvb_outboxes_clear(server);
 	kvb_pool_stop(&server->pool);
 	kvb_store_free(server->store);
 	kvb_pool_free(&server->pool);

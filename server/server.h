@@ -21,6 +21,7 @@
 #include "server/life.h"
 #include "server/log.h"
 #include "server/pool.h"
+#include "server/reply.h"
 #include "server/rundir.h"
 #include "server/session.h"
 #include "server/store.h"
@@ -81,6 +82,7 @@ struct kvb_server {
 	struct kvb_handlers handlers;
 	struct kvb_handler_pools handler_pools;
 	struct kvb_inflight inflight;
+	struct kvb_outboxes outboxes;
 	struct kvb_control control;
 	struct kvb_door door;
 	struct kvb_drain drain;

@@ -33,7 +33,6 @@ int kvb_sessions_new(struct kvb_sessions *sessions, struct kvb_server *server, u
 		slots[i].life = (uint64_t)1 << 32;
 		slots[i].kick_fd = slots[i].bell_fd = slots[i].door_fd = slots[i].pidfd = -1;
 		slots[i].segment = (struct kvb_segment)KVB_SEGMENT_NONE;
-		kvb_outbox_init(&slots[i].outbox);
 	}
 	*sessions = (struct kvb_sessions){.slots = slots, .count = count};
 	return 0;
@@ -235,6 +234,12 @@ void kvb_session_release_slot(struct kvb_session *session)
 		life &= ~(uint64_t)UINT32_MAX;
 	} while (!kvb_compare_exchange(&session->life, &life, life + ((uint64_t)1 << 32)));
 	session->phase = KVB_PHASE_FREE;
+}
+
+bool kvb_session_is_served(const struct kvb_session *session)
+{
+	return session->phase == KVB_PHASE_ACTIVE ||
+		(session->reason == KVB_REASON_SERVER_DRAIN && session->header);
 }
 
 const char *kvb_kind_name(enum kvb_client_kind kind)

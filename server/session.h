@@ -17,8 +17,8 @@
 #include <sys/types.h>
 
 #include "kvbell/protocol.h"
+#include "server/call.h"
 #include "server/portable.h"
-#include "server/reply.h"
 #include "server/store.h"
 #include "shm/ring.h"
 #include "shm/segment.h"
@@ -126,7 +126,6 @@ struct kvb_session {
 	uint64_t grace_id; /* QUIESCED: the grace period it waits for */
 	uint8_t token[KVB_ID_BYTES];
 	struct kvb_peer control_peer; /* the connection that presented the token */
-	struct kvb_outbox outbox;     /* replies for it that ZMQ has not taken yet */
 	uint32_t unserved_tail;       /* missed-wake scan: index seen unserved at the last tick */
 	bool unserved;
 };
@@ -165,6 +164,9 @@ int kvb_session_create(struct kvb_server *server, struct kvb_session **ret_sessi
 void kvb_session_revoke_descriptors(struct kvb_session *session);
 /* Control: closes the door, raises the generation, frees the slot. */
 void kvb_session_release_slot(struct kvb_session *session);
+
+/* Control: true while its client's control messages are served. */
+bool kvb_session_is_served(const struct kvb_session *session);
 
 const char *kvb_kind_name(enum kvb_client_kind kind);
 const char *kvb_reason_name(enum kvb_reason reason);

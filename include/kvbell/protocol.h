@@ -286,6 +286,11 @@ enum kvb_msg_type {
 	KVB_MSG_USER = 1024
 };
 
+/** Flags of a control message's header. */
+enum kvb_msg_flag {
+	KVB_MSG_REFUSED = 1u << 0, /**< reply: the server refused it; no handler has seen it */
+};
+
 /** Largest body of a control message in bytes, either way. */
 #define KVB_MSG_BODY_MAX (256u * 1024u)
 /** Largest frame: a longer body than KVB_MSG_BODY_MAX is answered with -EMSGSIZE, a longer frame than
@@ -322,7 +327,7 @@ struct kvb_msg_header {
 	uint8_t boot_id[KVB_ID_BYTES];
 	uint64_t session;
 	int32_t status; /**< requests: 0 */
-	uint32_t flags; /**< 0 */
+	uint32_t flags; /**< requests: 0; replies: enum kvb_msg_flag */
 	uint8_t reserved[16];
 };
 KVB_LAYOUT_ASSERT(sizeof(struct kvb_msg_header) == 64, "control header is 64 bytes");

@@ -56,16 +56,17 @@ struct kvb_log {
 
 /** Initialise with kvb_server_options_init(), then change what you need. */
 struct kvb_server_options {
-	size_t size;             /**< set by kvb_server_options_init() */
-	const char *dir;         /**< runtime directory; NULL: kvb_default_dir() */
-	uint64_t pool_bytes;     /**< payload memory; at least 1 MiB */
-	uint64_t staging_bytes;  /**< payload area of each session; two fragments to 4 GiB */
-	uint32_t fragment_bytes; /**< most payload in one request; 4 KiB to 64 MiB */
-	uint32_t ring_entries;   /**< requests in flight per session; power of two, 8 to 4096 */
-	uint32_t sessions_max;   /**< sessions at a time; 1 to 16384 */
-	uint32_t objects_max;    /**< stored objects; 0: by the pool's size */
-	uint64_t open_max;       /**< bytes in unfinished puts of one session; 0: half the pool */
-	uint32_t workers;        /**< threads that move payload, 1 to 256; 0: by the CPUs */
+	size_t size;            /**< set by kvb_server_options_init() */
+	const char *dir;        /**< runtime directory; NULL: kvb_default_dir() */
+	uint64_t pool_bytes;    /**< payload memory; at least 1 MiB */
+	uint64_t staging_bytes; /**< payload area of each session; two fragments to 4 GiB */
+	uint32_t
+		fragment_bytes; /**< most payload in one request; 4 KiB to 64 MiB, times 128 bytes */
+	uint32_t ring_entries;  /**< requests in flight per session; power of two, 8 to 4096 */
+	uint32_t sessions_max;  /**< sessions at a time; 1 to 16384 */
+	uint32_t objects_max;   /**< stored objects; 0: by the pool's size */
+	uint64_t open_max;      /**< bytes in unfinished puts of one session; 0: half the pool */
+	uint32_t workers;       /**< threads that move payload, 1 to 256; 0: by the CPUs */
 	uint32_t spin_us; /**< a session stays awake for so long after a request; 0: not at all */
 	uint32_t low_percent;         /**< eviction goes on until the pool is this full */
 	uint32_t high_percent;        /**< eviction begins when the pool is this full */
@@ -117,10 +118,11 @@ KVB_API void kvb_server_stop_begin(struct kvb_server *server);
 /**
  * Waits until the server has stopped.
  *
- * \return 0: every thread of the server has ended, every descriptor is closed, all clients were told;
+ * \return 0: no handler and no worker runs any more, clients were told and their descriptors are closed, and the
+ *   sockets are gone; what is left, the directory's lock among it, goes with kvb_server_free();
  *   -ETIMEDOUT: at the drain deadline something was still at work, such as a handler that does not
  *   return. It is named in the log, and everything it might touch stays open. Wait again as often as you like:
- *   each wait lasts drain_timeout_ms at most.
+ *   each wait lasts about drain_timeout_ms.
  */
 KVB_API int kvb_server_stop_wait(struct kvb_server *server);
 

@@ -20,7 +20,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zmq.h>
 
+#include "kvbell/kvbell.h"
 #include "kvbell/server.h"
 #include "shm/atomic.h"
 #include "shm/util.h"
@@ -37,11 +39,13 @@ enum {
 	T_NEVER, /* answers when the gate opens, after its timeout */
 	T_ACT,   /* SYNC: does what its body says */
 	T_ACT_BLOCKING,
-	T_NAP, /* sleeps for 2 s */
+	T_NAP,    /* sleeps for 2 s */
+	T_CLIENT, /* waits for the gate, then puts an object into this very server */
 	T_NOBODY = 65535,
 };
 /* What T_ACT does: its body is one of these as a MessagePack integer. */
 enum act {
+	CUT,
 	FAIL,
 	FAIL_WITHOUT_TEXT,
 	TWICE,
@@ -101,6 +105,19 @@ static int echo_at_gate(struct kvb_call *call, void *user)
 	return echo(call, user);
 }
 
+static struct kvb_client *own_client; /* of T_CLIENT */
+
+/* Replies with the negated result of the put, a number below 128. */
+static int put_here(struct kvb_call *call, void *user)
+{
+	uint8_t body;
+
+	(void)user;
+	wait_for_gate(call);
+	body = (uint8_t)-kvb_put(own_client, "own", 3, "payload", 7);
+	return kvb_call_reply(call, &body, 1);
+}
+
 static int nap(struct kvb_call *call, void *user)
 {
 	poll(NULL, 0, 2000);
@@ -142,6 +159,9 @@ static int act(struct kvb_call *call, void *user)
 
 	(void)user;
 	switch ((enum act)body[0]) {
+	case CUT:
+		/* 190 bytes, then a character of three. */
+		return kvb_call_fail(call, -ENOENT, "%0190d\xe2\x82\xac", 0);
 	case FAIL:
 		return kvb_call_fail(
 			call, -ENOENT, "no model \"%s\" for %s", "m", kvb_call_client_name(call));
@@ -199,7 +219,8 @@ static int register_all(struct kvb_server *server)
 		kvb_server_handle_blocking(server, T_NEVER, normal, 100, echo_at_gate, NULL) < 0 ||
 		kvb_server_handle_sync(server, T_ACT, act, NULL) < 0 ||
 		kvb_server_handle_blocking(server, T_ACT_BLOCKING, normal, 0, act, NULL) < 0 ||
-		kvb_server_handle_blocking(server, T_NAP, gate, 0, nap, NULL) < 0)
+		kvb_server_handle_blocking(server, T_NAP, gate, 0, nap, NULL) < 0 ||
+		kvb_server_handle_blocking(server, T_CLIENT, gate, 0, put_here, NULL) < 0)
 		return -1;
 	return 0;
 }
@@ -354,6 +375,11 @@ static void whatever_a_handler_does_there_is_one_answer(void **state)
 		memset(long_text, '0', sizeof(long_text) - 1);
 		assert_int_equal(call(types[t], &(uint8_t){TWICE_AND_FAIL}, 1), -ENOANO);
 		assert_error_text(long_text);
+		/* The text ends before the character that does not fit. */
+		long_text[190] = '\0';
+		memset(long_text, '0', 190);
+		assert_int_equal(call(types[t], &(uint8_t){CUT}, 1), -ENOENT);
+		assert_error_text(long_text);
 		/* A reply that cannot be sent is the handler's to mend. */
 		for (enum act act = GARBAGE; act <= LONG; act++) {
 			assert_int_equal(call(types[t], &(uint8_t){(uint8_t)act}, 1), 0);
@@ -431,6 +457,10 @@ static void an_unknown_type_gets_one_error(void **state)
 	(void)state;
 	assert_int_equal(call(T_NOBODY, "\x80", 1), -EOPNOTSUPP);
 	assert_error_text("there is no handler for this message type");
+	/* The server's word, not a handler's. */
+	assert_int_equal(reply.header.flags, KVB_MSG_REFUSED);
+	assert_int_equal(call(T_ACT, &(uint8_t){FAIL}, 1), -ENOENT);
+	assert_int_equal(reply.header.flags, 0);
 	assert_int_equal(call(0, "\x80", 1), -EOPNOTSUPP);
 	assert_int_equal(call(KVB_MSG_USER - 1, "\x80", 1), -EOPNOTSUPP);
 	assert_no_more_replies();
@@ -730,6 +760,38 @@ static void a_drain_finishes_what_was_accepted(void **state)
 	assert_int_equal(refused, 0);
 }
 
+/* A handler that is a client of its own server gets its answers while the server drains, and so do all others. */
+static void a_drain_serves_the_clients_of_its_handlers(void **state)
+{
+	struct kvb_options options = KVB_OPTIONS_INIT;
+	struct kvb_sqe put = {
+		.op = KVB_OP_PUT, .flags = KVB_SQE_OPEN, .key_len = 3, .total = 1, .length = 1};
+	struct kvb_sqe nop = {.op = KVB_OP_NOP};
+	struct dealer late;
+	uint32_t one = 1;
+
+	(void)state;
+	options.dir = embedded.dir;
+	assert_int_equal(kvb_open(&options, &own_client), 0);
+	send_call(&dealer, T_CLIENT, 1);
+	assert_true(embedded_wait(all_inside, &one));
+	kvb_server_stop_begin(embedded.server);
+	assert_true(embedded_wait(is_draining, embedded.server));
+	assert_int_equal(raw_call(&raw, &nop, NULL, NULL), 0);
+	assert_int_equal(raw_call(&raw, &put, "key", NULL), -ESHUTDOWN);
+	/* A connection may still attach, to hear the same. */
+	assert_int_equal(dealer_open(&late, embedded.dir, &raw.welcome, NULL), 0);
+	assert_int_equal(dealer_attach(&late), 0);
+	dealer_close(&late);
+	assert_int_equal(dealer_attach(&dealer), 0);
+	kvb_store_release(&gate_open, 1u);
+	assert_int_equal(kvb_server_stop_wait(embedded.server), 0);
+	assert_int_equal(dealer_receive(&dealer, &reply), 0);
+	assert_int_equal(reply.header.status, 0);
+	assert_int_equal(reply.body[0], ESHUTDOWN);
+	kvb_close(own_client);
+}
+
 /* At the deadline, what no thread has taken is refused; what runs is waited for. */
 static void a_deadline_refuses_what_waits(void **state)
 {
@@ -763,6 +825,10 @@ static void registering_has_rules(void **state)
 	options.log.fn = NULL;
 	options.pool_bytes = 5;
 	assert_int_equal(kvb_server_new(&options, &server), -EINVAL);
+	options.pool_bytes = KVB_MIB;
+	options.drain_timeout_ms = 99;
+	assert_int_equal(kvb_server_new(&options, &server), -EINVAL);
+	options.drain_timeout_ms = 100;
 	options.pool_bytes = KVB_MIB;
 	assert_int_equal(kvb_server_new(&options, &server), 0);
 	assert_int_equal(kvb_server_handle_sync(server, KVB_MSG_PING, echo, NULL), -EINVAL);
@@ -811,6 +877,41 @@ static void thousands_of_calls_in_flight_get_as_many_replies(void **state)
 	assert_int_equal(requests, replies);
 	assert_int_equal(stat_of("control.dropped"), 0);
 	assert_int_equal(stat_of("calls.total"), FLOOD);
+}
+
+/*
+ * Messages that no session stands behind: their replies wait like any other while ZMQ's own thread is behind. One
+ * header after the other is wrong in its own way.
+ */
+static void replies_without_a_session_are_not_lost(void **state)
+{
+	enum { COUNT = 900 };
+	struct dealer stranger;
+
+	(void)state;
+	assert_int_equal(dealer_open(&stranger, embedded.dir, &raw.welcome, NULL), 0);
+	for (unsigned way = 0; way < 4; way++) {
+		struct dealer *from = way < 2 ? &dealer : &stranger;
+		static const int statuses[] = {-EPROTONOSUPPORT, -ESTALE, -EACCES, -EPROTO};
+		for (uint64_t i = 0; i < COUNT; i++) {
+			struct kvb_msg_header header = dealer_header(from, KVB_MSG_PING, i);
+			header.magic += way == 0;
+			header.boot_id[0] ^= way == 1;
+			if (way == 3)
+				assert_true(zmq_send(from->socket, "short", 5, ZMQ_SNDMORE) == 5 &&
+					zmq_send(from->socket, "\x80", 1, 0) == 1);
+			else
+				assert_int_equal(dealer_send(from, &header, "\x80", 1), 0);
+		}
+		for (uint64_t i = 0; i < COUNT; i++) {
+			assert_int_equal(dealer_receive(from, &reply), 0);
+			assert_int_equal(reply.header.status, statuses[way]);
+			assert_int_equal(reply.header.request, way == 3 ? 0 : i);
+		}
+	}
+	dealer_close(&stranger);
+	assert_no_more_replies();
+	assert_int_equal(stat_of("control.dropped"), 0);
 }
 
 /* ------------------------------------------------------------------------------ clients that do not read */
@@ -981,8 +1082,10 @@ static void a_client_that_does_not_read_is_bounded_then_cut(void **state)
 	assert_int_equal(stat_of("control.dropped"), 0);
 	flooder_end(&honest);
 
-	check_silent("one who floods and does not read", 4096, UINT64_MAX, "replies: ");
-	check_silent("one who does not read 5000 replies", 3, 5000, "has read none of ");
+	check_silent("one who floods and does not read", 4096, UINT64_MAX,
+		"does not read its control replies: ");
+	check_silent("one who does not read 5000 replies", 3, 5000,
+		"has read no control reply for 10 s: ");
 }
 
 #ifndef NDEBUG
@@ -1015,6 +1118,8 @@ int main(void)
 			only_the_control_thread_touches_the_router, start, stop),
 #endif
 		cmocka_unit_test_setup_teardown(
+			replies_without_a_session_are_not_lost, start, stop),
+		cmocka_unit_test_setup_teardown(
 			a_client_that_does_not_read_is_bounded_then_cut, start, stop),
 		cmocka_unit_test_setup_teardown(handlers_of_each_kind_answer, start, stop),
 		cmocka_unit_test_setup_teardown(
@@ -1035,6 +1140,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			a_stuck_handler_is_named_and_waited_for_again, start_impatient, stop),
 		cmocka_unit_test_setup_teardown(a_drain_finishes_what_was_accepted, start, stop),
+		cmocka_unit_test_setup_teardown(
+			a_drain_serves_the_clients_of_its_handlers, start, stop),
 		cmocka_unit_test_setup_teardown(
 			a_deadline_refuses_what_waits, start_impatient, stop),
 		cmocka_unit_test_setup_teardown(registering_has_rules, start, stop),
