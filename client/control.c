@@ -5,8 +5,8 @@
  * Owns the connection's ZMQ context and DEALER, under dealer->lock, in whatever threads call. Many may wait for
  * their answers at once: one of them at a time sleeps on the socket's descriptor, without the lock, receives what
  * came for anybody, and wakes the others. Whoever uses the socket also receives, since ZMQ's descriptor tells
- * of each arrival only once. It must never touch the socket without the lock, wait past a caller's deadline, or for
- * a server that is known to be gone.
+ * of each arrival only once, and wakes the sleeper if that has what it sleeps for. It must never touch the socket
+ * without the lock, wait past a caller's deadline, or for a server that is known to be gone.
  */
 #include "client/control.h"
 
@@ -184,6 +184,9 @@ static void deliver(struct kvb_dealer *dealer, zmq_msg_t frames[2])
 		exchange->status = header.status;
 	exchange->refused = (header.flags & KVB_MSG_REFUSED) != 0;
 	exchange->done = true;
+	/* Another thread took it: the descriptor, which that has cleared, may never have woken the sleeper. */
+	if (exchange == dealer->sleeper)
+		kvb_dealer_wake(dealer);
 }
 
 /* Everything that is there. */
@@ -205,31 +208,30 @@ static void receive_all_locked(struct kvb_dealer *dealer)
 		zmq_msg_close(&frames[0]);
 		zmq_msg_close(&frames[1]);
 	} while (r == 0 || r == -EPROTO || r == -EINTR);
-	/* Whoever looks takes the descriptor's word of what has come, room to send included: the sleeper, who may be
-	 * the one it was for, does not hear of it any more. */
-	if (any || dealer->want_room > 0) {
+	/* Whoever looks takes the descriptor's word, of room to send as well. */
+	if (any || dealer->want_room > 0)
 		pthread_cond_broadcast(&dealer->changed);
-		if (dealer->sleeping)
-			kvb_dealer_wake(dealer);
-	}
+	if (dealer->want_room > 0 && dealer->sleeper)
+		kvb_dealer_wake(dealer);
 }
 
 /* ----------------------------------------------------------------------------------------- waiting */
 
-static void sleep_on_socket(struct kvb_dealer *dealer, uint64_t left_ns)
+static void sleep_on_socket(const struct kvb_exchange *exchange, uint64_t left_ns)
 {
+	struct kvb_dealer *dealer = &exchange->conn->dealer;
 	struct pollfd fds[] = {
 		{.fd = dealer->socket ? dealer->socket_fd : -1, .events = POLLIN},
 		{.fd = dealer->wake_fd, .events = POLLIN},
 	};
 	eventfd_t wakes;
 
-	dealer->sleeping = true;
+	dealer->sleeper = exchange;
 	pthread_mutex_unlock(&dealer->lock);
 	(void)poll(fds, KVB_ARRAY_SIZE(fds),
 		(int)kvb_min_u64(left_ns / KVB_NS_PER_MS + 1, RECHECK_MS));
 	pthread_mutex_lock(&dealer->lock);
-	dealer->sleeping = false;
+	dealer->sleeper = NULL;
 	if (fds[1].revents)
 		(void)eventfd_read(dealer->wake_fd, &wakes);
 	receive_all_locked(dealer);
@@ -248,10 +250,10 @@ static int wait_locked(const struct kvb_exchange *exchange)
 		return r;
 	if (now_ns >= exchange->deadline_ns)
 		return -ETIMEDOUT;
-	if (dealer->sleeping)
+	if (dealer->sleeper)
 		(void)kvb_cond_wait_until(&dealer->changed, &dealer->lock, exchange->deadline_ns);
 	else
-		sleep_on_socket(dealer, exchange->deadline_ns - now_ns);
+		sleep_on_socket(exchange, exchange->deadline_ns - now_ns);
 	return 0;
 }
 
@@ -378,6 +380,9 @@ static int ensure_attached_locked(struct kvb_exchange *exchange)
 		r = present_token_locked(exchange);
 	dealer->state = r == 0 ? KVB_DEALER_ATTACHED : KVB_DEALER_DETACHED;
 	pthread_cond_broadcast(&dealer->changed);
+	/* It may be one that waits for this. */
+	if (dealer->sleeper)
+		kvb_dealer_wake(dealer);
 	return r;
 }
 

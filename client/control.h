@@ -16,6 +16,8 @@ enum kvb_dealer_state {
 	KVB_DEALER_ATTACHED,
 };
 
+struct kvb_exchange;
+
 /* Of one attachment: a DEALER would reconnect by itself and hand old requests to a new server. */
 struct kvb_dealer {
 	int wake_fd; /* eventfd: wakes the thread that sleeps on the socket */
@@ -26,9 +28,9 @@ struct kvb_dealer {
 	void *socket;  /* NULL until used */
 	int socket_fd; /* its ZMQ_FD, which the sleeper polls without the lock */
 	enum kvb_dealer_state state;
-	bool sleeping;      /* a thread sleeps on the socket, and wakes the others */
-	uint32_t want_room; /* threads that wait to send */
-	uint64_t request;   /* the last one's number */
+	uint32_t want_room;                 /* threads that wait to send */
+	const struct kvb_exchange *sleeper; /* who sleeps on the socket; NULL nobody */
+	uint64_t request;                   /* the last one's number */
 	TAILQ_HEAD(kvb_exchanges, kvb_exchange) exchanges; /* without an answer */
 };
 

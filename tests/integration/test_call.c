@@ -19,6 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "client/client.h"
+#include "client/connection.h"
 #include "kvbell/kvbell.h"
 #include "kvbell/server.h"
 #include "shm/atomic.h"
@@ -680,6 +682,80 @@ static void calls_do_not_wait_for_one_another(void **state)
 		assert_int_equal(callers[i].answered, BESIDE_CALLS);
 }
 
+/* The linker puts this in the place of poll(): a thread may be held at the moment before it sleeps. */
+int __real_poll(struct pollfd *fds, nfds_t n, int timeout_ms);
+int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout_ms);
+
+static _Thread_local bool hold_me;
+static uint32_t held;   /* atomic: it is there */
+static uint32_t let_go; /* atomic */
+
+int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout_ms)
+{
+	if (!hold_me)
+		return __real_poll(fds, n, timeout_ms);
+	hold_me = false;
+	kvb_store_release(&held, 1u);
+	while (!kvb_load_acquire(&let_go))
+		(void)__real_poll(NULL, 0, 1);
+	/* Without the time after which it would look by itself. */
+	return __real_poll(fds, n, -1);
+}
+
+static void *call_held(void *arg)
+{
+	hold_me = true;
+	return call_many(arg);
+}
+
+static bool is_held(const void *unused)
+{
+	(void)unused;
+	return kvb_load_acquire(&held) == 1;
+}
+
+static bool first_is_done(const void *unused)
+{
+	(void)unused;
+	return kvb_load_acquire(&callers[0].done) == 1;
+}
+
+static bool answer_has_arrived(const void *socket_fd)
+{
+	struct pollfd fd = {.fd = *(const int *)socket_fd, .events = POLLIN};
+
+	return kvb_load_relaxed(&embedded.server->gauges.calls_in_flight) == 0 &&
+		poll(&fd, 1, 0) == 1;
+}
+
+/* ZMQ's descriptor tells of an arrival once, and it is the other thread that was told. */
+static void an_answer_that_another_thread_takes_wakes_its_owner(void **state)
+{
+	(void)state;
+	assert_echo(T_SYNC, "\x2a", 1);
+	kvb_store_release(&held, 0u);
+	kvb_store_release(&let_go, 0u);
+	start_caller(0, call_held, T_GATE, 1, LONG_MS);
+	assert_true(embedded_wait(is_held, NULL));
+	wait_for_inside(1);
+	open_gate();
+	wait_for_inside(0);
+	assert_true(embedded_wait(answer_has_arrived, &client->conn->dealer.socket_fd));
+	/* Takes it; and has no answer of its own, that would wake both. */
+	kvb_store_release(&gate_open, 0u);
+	assert_int_equal(kvb_call(client, T_GATE, "\x2a", 1, 10, NULL), -ETIMEDOUT);
+	kvb_store_release(&let_go, 1u);
+	assert_true(embedded_wait(first_is_done, NULL));
+	join_callers();
+	assert_int_equal(callers[0].answered, 1);
+}
+
+static int stop_held(void **state)
+{
+	kvb_store_release(&let_go, 1u);
+	return stop(state);
+}
+
 /* ---------------------------------------------------------------------------------------------- the end */
 
 static bool is_draining(const void *unused)
@@ -936,6 +1012,8 @@ int main(void)
 		TEST(a_full_queue_is_an_error_at_once),
 		TEST(each_of_many_threads_gets_its_own_answers),
 		TEST(calls_do_not_wait_for_one_another),
+		cmocka_unit_test_setup_teardown(
+			an_answer_that_another_thread_takes_wakes_its_owner, start, stop_held),
 		TEST(a_drain_ends_every_call_inside),
 		cmocka_unit_test_setup_teardown(
 			a_drains_deadline_refuses_what_waits, start_impatient, stop),
