@@ -2,13 +2,14 @@
 /*
  * demo.c - the main job: engines that share KV-cache chunks through one server.
  *
- * The parent starts a server and the engines, shows how far they are, and reports. Each engine is a process with
- * a client of its own that replays requests: it looks up the longest known prefix, loads and verifies
- * its chunks, and stores the missing ones. Which request is next goes from engine to engine as a token
- * in a pipe, so that a dead engine leaves the others blocked and not wrong; the parent then ends them.
+ * The parent starts a server and the engines, shows how far they are, and reports. Each engine is a
+ * process with a client of its own that replays requests: it looks up the longest known prefix,
+ * loads and verifies its chunks, and stores the missing ones. Which request is next goes from
+ * engine to engine as a token in a pipe, so that a dead engine leaves the others blocked and not
+ * wrong; the parent then ends them.
  *
- * It must never call a byte right that it has not compared, and never leave a process, a socket or a
- * directory behind.
+ * It must never call a byte right that it has not compared, and never leave a process, a socket or
+ * a directory behind.
  */
 #include <argp.h>
 #include <errno.h>
@@ -331,8 +332,8 @@ static int open_client(const struct demo *demo, struct kvb_client **ret_client)
 	return kvb_open(&options, ret_client);
 }
 
-/* A pool that still grows would evict what it will have room for. The client is closed again before the
- * engines are forked, since none survives a fork. */
+/* A pool that still grows would evict what it will have room for. The client is closed again
+ * before the engines are forked, since none survives a fork. */
 static int wait_for_pool(const struct demo *demo)
 {
 	struct kvb_progress progress;

@@ -2,8 +2,8 @@
 /*
  * limits.c - see limits.h.
  *
- * Owns a child process per round trip, which dies with this one; main thread. It must do nothing that kvbell would not have
- * to do as well, or the limit would be none.
+ * Owns a child process per round trip, which dies with this one; main thread. It must do nothing
+ * that kvbell would not have to do as well, or the limit would be none.
  */
 #include "bench/limits.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * limits.h - what the machine can do at all, measured with the CPUs that server and client are pinned to.
+ * limits.h - what the machine can do at all, measured with the CPUs that server and client are
+ * pinned to.
  */
 #ifndef KVB_BENCH_LIMITS_H
 #define KVB_BENCH_LIMITS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pattern.h - payload whose bytes are a function of a seed and their position, for benches and tests.
- * Owns nothing; any thread.
+ * pattern.h - payload whose bytes are a function of a seed and their position, for benches and
+ * tests. Owns nothing; any thread.
  */
 #ifndef KVB_BENCH_PATTERN_H
 #define KVB_BENCH_PATTERN_H

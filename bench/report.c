@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report.c - see report.h. Owns nothing; main thread. It must never round a hit rate so that two that
- * differ look alike: the counts stand beside it.
+ * report.c - see report.h. Owns nothing; main thread. It must never round a hit rate so that two
+ * that differ look alike: the counts stand beside it.
  */
 #include "bench/report.h"
 

@@ -2,8 +2,8 @@
 /*
  * results.c - see results.h.
  *
- * Owns nothing but the table it is given; main thread. It must never print a figure without the limit that it was measured
- * beside, in the same run: machines are shared, and only ratios last.
+ * Owns nothing but the table it is given; main thread. It must never print a figure without the
+ * limit that it was measured beside, in the same run: machines are shared, and only ratios last.
  */
 #include "bench/results.h"
 

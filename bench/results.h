@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * results.h - what the bench measured: each figure beside the limit of the machine that it is to be judged by.
+ * results.h - what the bench measured: each figure beside the limit of the machine that it is to be
+ * judged by.
  */
 #ifndef KVB_BENCH_RESULTS_H
 #define KVB_BENCH_RESULTS_H
@@ -21,7 +22,8 @@ struct kvb_result {
 	char name[48];
 	enum kvb_unit unit;
 	uint64_t n;
-	/* Of the operations by the time they took: with GB/s, p99 is what the slowest hundredth stays below. */
+	/* Of the operations by the time they took: with GB/s, p99 is what the slowest hundredth
+	 * stays below. */
 	double p50, p99, p999, max;
 	char limit_name[48]; /* "" it is a limit itself */
 	double limit, ratio; /* ours to the limit, p50 both: times for US, share for GB/s */
@@ -33,8 +35,9 @@ struct kvb_results {
 };
 
 /*
- * Adds what a histogram of nanoseconds says. `bytes`: of one operation, for GB/s; 0: the unit is US. `limit`: the name of a
- * result that was added before; NULL: none. Prints the line, unless `quiet`.
+ * Adds what a histogram of nanoseconds says. `bytes`: of one operation, for GB/s; 0: the unit is
+ * US. `limit`: the name of a result that was added before; NULL: none. Prints the line, unless
+ * `quiet`.
  */
 void kvb_results_add(struct kvb_results *results, const char *name,
 	const struct kvb_histogram *took_ns, uint64_t bytes, const char *limit, bool quiet);

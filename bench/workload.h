@@ -16,8 +16,8 @@ struct kvb_workload {
 };
 
 /*
- * Reads requests of a trace, one JSON object per line with an array "hash_ids"; at most max_requests.
- * 0; -errno of open or read; -EBADMSG with the line's number in *ret_line; -ENOMEM.
+ * Reads requests of a trace, one JSON object per line with an array "hash_ids"; at most
+ * max_requests. 0; -errno of open or read; -EBADMSG with the line's number in *ret_line; -ENOMEM.
  */
 int kvb_workload_read(
 	const char *path, size_t max_requests, struct kvb_workload *ret_workload, size_t *ret_line);

@@ -2,10 +2,10 @@
 /*
  * attach.c - HELLO, WELCOME, GOODBYE: being let in at the door, and told to go.
  *
- * Owns what it has received until the caller takes it. Runs in the thread that calls kvb_open() for the
- * first time, and in the internal thread after that. It must never map what it has not verified (a
- * memfd whose size can change is a SIGBUS), never keep a descriptor on an error path, and never block
- * past its deadline.
+ * Owns what it has received until the caller takes it. Runs in the thread that calls kvb_open() for
+ * the first time, and in the internal thread after that. It must never map what it has not verified
+ * (a memfd whose size can change is a SIGBUS), never keep a descriptor on an error path, and never
+ * block past its deadline.
  */
 #include "client/attach.h"
 

@@ -29,15 +29,15 @@ struct kvb_attached {
 int kvb_socket_path(const char *dir, const char *name, char *ret_path, size_t size);
 
 /*
- * Knocks, and waits until the server has answered. `cancel_fd` (or -1) ends the wait when it becomes
- * readable. 0; -ECANCELED; the errors of kvb_open().
+ * Knocks, and waits until the server has answered. `cancel_fd` (or -1) ends the wait when it
+ * becomes readable. 0; -ECANCELED; the errors of kvb_open().
  */
 int kvb_attach(const struct kvb_client *client, int cancel_fd, uint64_t deadline_ns,
 	struct kvb_attached *ret_attached);
 void kvb_attached_free(struct kvb_attached *attached);
 
-/* Reads what the server says at the door of a session that it let in: a GOODBYE, or that it is gone.
- * Returns false when nothing has come yet. */
+/* Reads what the server says at the door of a session that it let in: a GOODBYE, or that it is
+ * gone. Returns false when nothing has come yet. */
 bool kvb_door_ended(const struct kvb_client *client, int door_fd);
 
 #endif /* KVB_CLIENT_ATTACH_H */

@@ -2,10 +2,11 @@
 /*
  * client.c - open and close, the current connection, and the internal thread "kvb-door".
  *
- * The internal thread sleeps on the door with all signals blocked. When the server goes, it takes the
- * connection away from new calls, fails those that are inside, and knocks again with growing pauses until
- * it is let in. It must never unmap what a call may still use: references do that (connection.c). Nothing
- * here may run in a forked child but kvb_close(), which leaves the parent's session alone.
+ * The internal thread sleeps on the door with all signals blocked. When the server goes, it takes
+ * the connection away from new calls, fails those that are inside, and knocks again with growing
+ * pauses until it is let in. It must never unmap what a call may still use: references do that
+ * (connection.c). Nothing here may run in a forked child but kvb_close(), which leaves the parent's
+ * session alone.
  */
 #include "client/client.h"
 
@@ -144,7 +145,8 @@ static void detach(struct kvb_client *client)
 		return;
 	kvb_conn_fail(conn, -ECONNRESET);
 	kvb_conn_unref(conn);
-	/* Its last wake is not meant for the next attachment; `closing` is looked at again after this. */
+	/* Its last wake is not meant for the next attachment; `closing` is looked at again after
+	 * this. */
 	(void)eventfd_read(client->wake_fd, &wakes);
 }
 

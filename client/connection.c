@@ -2,10 +2,11 @@
 /*
  * connection.c - see connection.h.
  *
- * Owns the maps, descriptors, request table and staging of one attachment. Runs in whatever thread is
- * inside a call, under conn->lock; one of the waiting threads at a time sleeps on the bell without the
- * lock and wakes the others. It must never give staging or credit back before the server's completion
- * (a late write would land in somebody else's payload), and never touch the maps without a reference.
+ * Owns the maps, descriptors, request table and staging of one attachment. Runs in whatever thread
+ * is inside a call, under conn->lock; one of the waiting threads at a time sleeps on the bell
+ * without the lock and wakes the others. It must never give staging or credit back before the
+ * server's completion (a late write would land in somebody else's payload), and never touch the
+ * maps without a reference.
  */
 #include "client/connection.h"
 
@@ -87,7 +88,8 @@ struct kvb_conn *kvb_conn_ref(struct kvb_conn *conn)
 
 void kvb_conn_unref(struct kvb_conn *conn)
 {
-	/* The acquire half pairs with the release half of the others: they are through with the maps. */
+	/* The acquire half pairs with the release half of the others: they are through with the
+	 * maps. */
 	if (kvb_fetch_sub(&conn->refs, 1u) != 1)
 		return;
 	kvb_dealer_done(&conn->dealer);
@@ -99,8 +101,8 @@ void kvb_conn_unref(struct kvb_conn *conn)
 
 void kvb_conn_free_in_child(struct kvb_conn *conn)
 {
-	/* The maps did not come along (MADV_DONTFORK), so there is nothing to unmap; and a shutdown of
-	 * the door would end the parent's session. */
+	/* The maps did not come along (MADV_DONTFORK), so there is nothing to unmap; and a
+	 * shutdown of the door would end the parent's session. */
 	kvb_fd_close(&conn->attached.session.fd);
 	kvb_fd_close(&conn->attached.life.fd);
 	kvb_fd_close(&conn->attached.kick_fd);
@@ -162,8 +164,8 @@ int kvb_conn_check(struct kvb_conn *conn)
 
 /* ---------------------------------------------------------------------------------- requests and slots */
 
-/* Tells those that wait for room, or for a slot, to look again. The sleeper would learn of it only at its
- * next completion otherwise, and there may be none to come. */
+/* Tells those that wait for room, or for a slot, to look again. The sleeper would learn of it
+ * only at its next completion otherwise, and there may be none to come. */
 static void tell_of_room(struct kvb_conn *conn)
 {
 	kvb_store_relaxed(&conn->room_given, conn->room_given + 1);
@@ -325,16 +327,16 @@ int kvb_conn_reap_locked(struct kvb_conn *conn)
 	}
 	r = kvb_load_acquire(&conn->failed);
 	if (r == 0 &&
-		/* Pairs with the server's release store: all completions are there by then, and were
-		 * taken, unless they came after the look above. */
+		/* Pairs with the server's release store: all completions are there by then, and
+		 * were taken, unless they came after the look above. */
 		kvb_load_acquire(&conn->header->state) == KVB_SESSION_REVOKED &&
 		kvb_cq_empty(&conn->cq))
 		return fail_locked(conn, -ECONNRESET);
 	return r;
 }
 
-/* 1 the bell rang or somebody wrote wake_fd; 0 neither, for the whole time between two looks; negative it
- * ended early, which proves nothing. */
+/* 1 the bell rang or somebody wrote wake_fd; 0 neither, for the whole time between two looks;
+ * negative it ended early, which proves nothing. */
 static int poll_bell(struct kvb_conn *conn, uint64_t deadline_ns)
 {
 	struct pollfd fds[] = {
@@ -370,8 +372,8 @@ static void sleep_on_bell(struct kvb_conn *conn, uint64_t deadline_ns)
 	int r = poll_bell_unlocked(conn, deadline_ns);
 	uint32_t head = conn->cq.head;
 
-	/* A completion without a ring may have its ring under way: only the one that is still there, and
-	 * still has none, at the next look is a wake that got lost. */
+	/* A completion without a ring may have its ring under way: only the one that is still
+	 * there, and still has none, at the next look is a wake that got lost. */
 	if (r == 0 && !kvb_cq_empty(&conn->cq) && poll_bell_unlocked(conn, deadline_ns) == 0 &&
 		head == conn->cq.head)
 		kvb_count(&conn->client->missed_wakes, 1);
@@ -398,8 +400,8 @@ static void spin(struct kvb_conn *conn, uint32_t head, uint32_t room)
 	pthread_mutex_lock(&conn->lock);
 }
 
-/* One turn as the thread that spins, before the server is told that anybody sleeps. True: something may have
- * changed, or another thread may have taken it, for which nobody rings again. */
+/* One turn as the thread that spins, before the server is told that anybody sleeps. True:
+ * something may have changed, or another thread may have taken it, for which nobody rings again. */
 static bool take_spin_turn(struct kvb_conn *conn, bool wants_room)
 {
 	uint32_t head = conn->cq.head, room = conn->room_given;

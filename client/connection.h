@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * connection.h - one attachment to one server: its rings, its requests in flight, and waiting for them.
+ * connection.h - one attachment to one server: its rings, its requests in flight, and waiting for
+ * them.
  *
- * A connection is shared by all threads inside calls and by the internal thread. It dies once, keeps its
- * maps until the last reference is given back, and never comes to life again: the client makes a new
- * one. Functions with the suffix _locked want conn->lock held.
+ * A connection is shared by all threads inside calls and by the internal thread. It dies once,
+ * keeps its maps until the last reference is given back, and never comes to life again: the client
+ * makes a new one. Functions with the suffix _locked want conn->lock held.
  */
 #ifndef KVB_CLIENT_CONNECTION_H
 #define KVB_CLIENT_CONNECTION_H
@@ -72,7 +73,8 @@ struct kvb_conn {
 	struct kvb_slot *slots;
 };
 
-/* Takes what a WELCOME brought, on success only. One reference is the caller's. 0; -ENOMEM; -EMFILE. */
+/* Takes what a WELCOME brought, on success only. One reference is the caller's. 0; -ENOMEM;
+ * -EMFILE. */
 int kvb_conn_new(
 	struct kvb_client *client, struct kvb_attached *attached, struct kvb_conn **ret_conn);
 struct kvb_conn *kvb_conn_ref(struct kvb_conn *conn);
@@ -80,15 +82,16 @@ void kvb_conn_unref(struct kvb_conn *conn);
 /* In a forked child: frees what the child has of it and leaves the parent's session alone. */
 void kvb_conn_free_in_child(struct kvb_conn *conn);
 
-/* Ends it: everything in flight and every later call gets `error`. The first one counts. Any thread. */
+/* Ends it: everything in flight and every later call gets `error`. The first one counts. Any
+ * thread. */
 void kvb_conn_fail(struct kvb_conn *conn, int error);
 /* 0 while it works. Looks at the life word too: it tells of a killed server before the kernel does. */
 int kvb_conn_check(struct kvb_conn *conn);
 
 /*
- * Takes credit, and staging for `length` bytes (0: none). 0; -EAGAIN not now; -EMSGSIZE more than all
- * staging; the connection's error. The request is the caller's until kvb_conn_finish_locked() or
- * kvb_conn_orphan_locked().
+ * Takes credit, and staging for `length` bytes (0: none). 0; -EAGAIN not now; -EMSGSIZE more than
+ * all staging; the connection's error. The request is the caller's until kvb_conn_finish_locked()
+ * or kvb_conn_orphan_locked().
  */
 int kvb_conn_take_locked(struct kvb_conn *conn, uint32_t length, uint32_t *ret_index);
 /* Gives back a request that was not submitted, or is done. */

@@ -2,11 +2,12 @@
 /*
  * control.c - requests over the ZMQ control socket: ping, list, calls of the server's own handlers.
  *
- * Owns the connection's ZMQ context and DEALER, under dealer->lock, in whatever threads call. Many may wait for
- * their answers at once: one of them at a time sleeps on the socket's descriptor, without the lock, receives what
- * came for anybody, and wakes the others. Whoever uses the socket also receives, since ZMQ's descriptor tells
- * of each arrival only once, and wakes the sleeper if that has what it sleeps for. It must never touch the socket
- * without the lock, wait past a caller's deadline, or for a server that is known to be gone.
+ * Owns the connection's ZMQ context and DEALER, under dealer->lock, in whatever threads call. Many
+ * may wait for their answers at once: one of them at a time sleeps on the socket's descriptor,
+ * without the lock, receives what came for anybody, and wakes the others. Whoever uses the socket
+ * also receives, since ZMQ's descriptor tells of each arrival only once, and wakes the sleeper if
+ * that has what it sleeps for. It must never touch the socket without the lock, wait past a
+ * caller's deadline, or for a server that is known to be gone.
  */
 #include "client/control.h"
 
@@ -163,7 +164,8 @@ static int keep_body(struct kvb_exchange *exchange, zmq_msg_t *frame)
 	return 0;
 }
 
-/* Gives the message to the one who waits for it; an answer that nobody waits for any more is dropped. */
+/* Gives the message to the one who waits for it; an answer that nobody waits for any more is
+ * dropped. */
 static void deliver(struct kvb_dealer *dealer, zmq_msg_t frames[2])
 {
 	struct kvb_msg_header header;
@@ -184,7 +186,8 @@ static void deliver(struct kvb_dealer *dealer, zmq_msg_t frames[2])
 		exchange->status = header.status;
 	exchange->refused = (header.flags & KVB_MSG_REFUSED) != 0;
 	exchange->done = true;
-	/* Another thread took it: the descriptor, which that has cleared, may never have woken the sleeper. */
+	/* Another thread took it: the descriptor, which that has cleared, may never have woken
+	 * the sleeper. */
 	if (exchange == dealer->sleeper)
 		kvb_dealer_wake(dealer);
 }
@@ -280,7 +283,8 @@ static int make_frames(const struct kvb_exchange *exchange, zmq_msg_t frames[2])
 	return 0;
 }
 
-/* Waits until the first frame is taken; the second one follows without fail, since it needs no memory. */
+/* Waits until the first frame is taken; the second one follows without fail, since it needs no
+ * memory. */
 static int send_frames_locked(struct kvb_exchange *exchange, zmq_msg_t frames[2])
 {
 	struct kvb_dealer *dealer = &exchange->conn->dealer;
@@ -296,7 +300,8 @@ static int send_frames_locked(struct kvb_exchange *exchange, zmq_msg_t frames[2]
 	}
 	if (r == 0 && zmq_msg_send(&frames[1], dealer->socket, ZMQ_DONTWAIT) < 0)
 		r = -errno;
-	/* Also when there was no room: ZMQ has looked at what came, which its descriptor tells nobody else. */
+	/* Also when there was no room: ZMQ has looked at what came, which its descriptor tells
+	 * nobody else. */
 	receive_all_locked(dealer);
 	return r;
 }
@@ -403,8 +408,8 @@ static int exchange_run(struct kvb_exchange *exchange)
 		return -EPERM;
 	pthread_mutex_lock(&dealer->lock);
 	r = attach_and_run_locked(exchange);
-	/* ZMQ has made a new connection, which the token was not presented on. Nothing was begun, so it is safe to
-	 * ask again. */
+	/* ZMQ has made a new connection, which the token was not presented on. Nothing was
+	 * begun, so it is safe to ask again. */
 	if (r == -EACCES && exchange->refused && dealer->state == KVB_DEALER_ATTACHED) {
 		dealer->state = KVB_DEALER_DETACHED;
 		free(exchange->body);

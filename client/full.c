@@ -2,8 +2,8 @@
 /*
  * full.c - see full.h.
  *
- * Owns nothing; main thread. It must never call a pool full that is not: a range that could not be populated
- * is a failure, not a longer wait.
+ * Owns nothing; main thread. It must never call a pool full that is not: a range that could not be
+ * populated is a failure, not a longer wait.
  */
 #include "client/full.h"
 

@@ -10,8 +10,8 @@
 #include "client/terminal.h"
 #include "kvbell/kvbell.h"
 
-/* Shows how far it is. 0; -ENOMEM some of the pool could not be populated; -ETIMEDOUT; the errors of
- * kvb_stats(). */
+/* Shows how far it is. 0; -ENOMEM some of the pool could not be populated; -ETIMEDOUT; the
+ * errors of kvb_stats(). */
 int kvb_wait_full(struct kvb_client *client, uint64_t deadline_ns, struct kvb_progress *progress);
 
 #endif /* KVB_CLIENT_FULL_H */

@@ -2,8 +2,8 @@
 /*
  * kvbell.c - the command line tool: commands, options, exit status.
  *
- * Runs in the main thread. It must never leave with 0 after something failed, and never print an error
- * without the thing it is about.
+ * Runs in the main thread. It must never leave with 0 after something failed, and never print an
+ * error without the thing it is about.
  */
 #include <errno.h>
 #include <stdarg.h>

@@ -2,10 +2,10 @@
 /*
  * operations.c - put, get, exists, delete, ping and statistics through the ring.
  *
- * Owns nothing beyond the call; runs in the caller's thread. Large payloads travel in fragments, several
- * in flight, so that the worker copies one while this thread copies the next. Payload is copied without the
- * connection's lock. It must never leave a request behind without saying so: what the caller abandons
- * becomes an orphan, which its completion cleans up.
+ * Owns nothing beyond the call; runs in the caller's thread. Large payloads travel in fragments,
+ * several in flight, so that the worker copies one while this thread copies the next. Payload is
+ * copied without the connection's lock. It must never leave a request behind without saying so:
+ * what the caller abandons becomes an orphan, which its completion cleans up.
  */
 #include <errno.h>
 #include <msgpack.h>
@@ -270,8 +270,8 @@ static int land_oldest(struct stream *stream)
 	return r;
 }
 
-/* Until everything is there, or one fragment failed and the others have come back. Negative: the caller
- * has to abandon what is in flight. */
+/* Until everything is there, or one fragment failed and the others have come back. Negative: the
+ * caller has to abandon what is in flight. */
 static int run_stream(struct stream *stream)
 {
 	int r = 0;

@@ -2,8 +2,8 @@
 /*
  * tool_server.c - ls and stat: what the server holds and how it fares.
  *
- * Owns the answer while it is being printed; main thread. Must never let a key's bytes reach a terminal
- * as control characters.
+ * Owns the answer while it is being printed; main thread. Must never let a key's bytes reach a
+ * terminal as control characters.
  */
 #include <errno.h>
 #include <inttypes.h>

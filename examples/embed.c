@@ -2,8 +2,8 @@
 /*
  * embed.c - a program that is a kvbell server, and answers messages of its own.
  *
- * Shows one handler of each kind. Bodies are MessagePack; these are so small that they are read and written by hand, a
- * real program would use a library.
+ * Shows one handler of each kind. Bodies are MessagePack; these are so small that they are read and
+ * written by hand, a real program would use a library.
  *
  *     1024  SYNC      echo: the body comes back
  *     1025  BLOCKING  nap: sleeps for as many milliseconds as the body (an integer below 128) says

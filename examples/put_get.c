@@ -2,7 +2,8 @@
 /*
  * put_get.c - store 1 MiB under a key, read it back, compare.
  *
- * Shows the whole life of a client: open, put, get, delete, close, and how every error is explained.
+ * Shows the whole life of a client: open, put, get, delete, close, and how every error is
+ * explained.
  *
  *     put_get [DIRECTORY]     of a running kvbelld; by default $KVBELL_DIR and so on, see kvbell.h
  */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bells.c - a bell is an open file description shared with the client, who can clear its O_NONBLOCK
- * and fill it, so that our write(2) blocks. There is no per-call escape for an eventfd; the watchdog
- * frees a thread that hangs with a signal, and the write returns -EINTR.
+ * and fill it, so that our write(2) blocks. There is no per-call escape for an eventfd; the
+ * watchdog frees a thread that hangs with a signal, and the write returns -EINTR.
  *
- * Runs in workers while they serve the session, and in the control thread for the final ring, when no
- * worker can reach it any more. It must never be called without a reference or ownership that keeps
- * bell_fd open.
+ * Runs in workers while they serve the session, and in the control thread for the final ring, when
+ * no worker can reach it any more. It must never be called without a reference or ownership that
+ * keeps bell_fd open.
  */
 #include "server/bells.h"
 

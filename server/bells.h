@@ -20,8 +20,8 @@ struct kvb_ringer {
 };
 
 /*
- * Publishes nothing; call it after a completion was posted. Rings if the client sleeps. A client that
- * makes the write block is failed. The calling thread owns `ringer`.
+ * Publishes nothing; call it after a completion was posted. Rings if the client sleeps. A client
+ * that makes the write block is failed. The calling thread owns `ringer`.
  */
 void kvb_session_ring(struct kvb_session *session, struct kvb_ringer *ringer);
 /* The same without asking whether the client sleeps: the final ring. */

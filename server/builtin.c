@@ -2,8 +2,8 @@
 /*
  * builtin.c - the built-in control messages, registered like any other.
  *
- * Owns nothing; runs in the control thread, so it must never block and never answer at a length that
- * KVB_MSG_BODY_MAX does not allow: what may be long pages by cursor.
+ * Owns nothing; runs in the control thread, so it must never block and never answer at a length
+ * that KVB_MSG_BODY_MAX does not allow: what may be long pages by cursor.
  */
 #include "server/builtin.h"
 

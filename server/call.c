@@ -2,8 +2,8 @@
 /*
  * call.c - what a handler may ask of its call, and the one answer that comes of it.
  *
- * Owns the answer while a handler runs, in that handler's thread. It must never send anything: only the control
- * thread does, after it has the call back.
+ * Owns the answer while a handler runs, in that handler's thread. It must never send anything: only
+ * the control thread does, after it has the call back.
  */
 #include "server/call.h"
 

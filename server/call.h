@@ -2,10 +2,10 @@
 /*
  * call.h - one control message on its way through a handler, and the answer it will get.
  *
- * A SYNC call lives on the control thread's stack. A BLOCKING call is allocated, and owned by one thread at a time:
- * control, then whoever takes it from the pool's queue, then control again. Control keeps its place
- * in the list of unanswered calls all the while, and may answer it on its own when time is up; it never looks at
- * the members marked "handler" before the call came back.
+ * A SYNC call lives on the control thread's stack. A BLOCKING call is allocated, and owned by one
+ * thread at a time: control, then whoever takes it from the pool's queue, then control again.
+ * Control keeps its place in the list of unanswered calls all the while, and may answer it on its
+ * own when time is up; it never looks at the members marked "handler" before the call came back.
  */
 #ifndef KVB_SERVER_CALL_H
 #define KVB_SERVER_CALL_H

@@ -2,9 +2,10 @@
 /*
  * control.c - the thread "kvb-control" and the ROUTER it alone may touch.
  *
- * The thread sleeps in zmq_poll over the ROUTER, the door's epoll set and the output eventfd by which
- * other threads call it; then it serves each, and lets drain.c move sessions along. libzmq cannot be
- * defended against a hostile peer, hence the socket's mode 0600 and the look at each message's uid.
+ * The thread sleeps in zmq_poll over the ROUTER, the door's epoll set and the output eventfd by
+ * which other threads call it; then it serves each, and lets drain.c move sessions along. libzmq
+ * cannot be defended against a hostile peer, hence the socket's mode 0600 and the look at each
+ * message's uid.
  *
  * It must never block outside zmq_poll, never show a routing id, and never act on a message before
  * its uid, frame sizes, boot id and session are checked.
@@ -84,8 +85,8 @@ static void message_free(struct message *message)
 		zmq_msg_close(&message->frames[i]);
 }
 
-/* The kernel's word for who sent it, "localhost:UID:GID:PID". libzmq 4.3.4 leaves it out of the first
- * frame, so it is read from the header's; a missing one means no. */
+/* The kernel's word for who sent it, "localhost:UID:GID:PID". libzmq 4.3.4 leaves it out of the
+ * first frame, so it is read from the header's; a missing one means no. */
 static bool sender_is_own(struct message *message)
 {
 	const char *address;
@@ -236,7 +237,8 @@ static void take_message(struct kvb_server *server, struct message *message)
 
 	kvb_count(&server->counters.control_requests, 1);
 	if (!sender_is_own(message)) {
-		/* Not our uid, or a lone frame, which has no credentials: there is nobody to answer. */
+		/* Not our uid, or a lone frame, which has no credentials: there is nobody to
+		 * answer. */
 		kvb_count(&server->counters.control_dropped, 1);
 		return;
 	}
@@ -263,8 +265,8 @@ void kvb_control_serve(struct kvb_server *server)
 
 /* --------------------------------------------------------------------------------- open and close */
 
-/* The first routing id comes from rand(), which libzmq 4.3.4 never seeds; a peer that forges the next
- * one would abort the process. */
+/* The first routing id comes from rand(), which libzmq 4.3.4 never seeds; a peer that forges the
+ * next one would abort the process. */
 static void seed_routing_ids(void)
 {
 	unsigned seed;

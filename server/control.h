@@ -18,7 +18,8 @@ struct kvb_control {
 
 /* Binds control.sock and makes the ROUTER. 0; -errno, logged. */
 int kvb_control_open(struct kvb_server *server);
-/* Answers what has arrived, up to a bound, so that other sources get their turn; the rest comes up again. */
+/* Answers what has arrived, up to a bound, so that other sources get their turn; the rest comes
+ * up again. */
 void kvb_control_serve(struct kvb_server *server);
 void kvb_control_close(struct kvb_server *server);
 /* The socket. Asserts that the control thread asks. */

@@ -2,10 +2,10 @@
 /*
  * door.c - letting clients in, and noticing that they leave.
  *
- * Owns the listener, the connections that have not said HELLO, and the epoll set over these and the doors
- * of all sessions. Runs in the control thread. Who a client is, only the kernel says (SO_PEERCRED); the
- * session's door then stays open as the judge of who is alive, with a pidfd as second witness, since a
- * forked child may hold the socket.
+ * Owns the listener, the connections that have not said HELLO, and the epoll set over these and the
+ * doors of all sessions. Runs in the control thread. Who a client is, only the kernel says
+ * (SO_PEERCRED); the session's door then stays open as the judge of who is alive, with a pidfd as
+ * second witness, since a forked child may hold the socket.
  *
  * It must never accept a descriptor from a client, never wait for one, and never close a connection
  * with its HELLO unread: the client would lose the GOODBYE that says why.
@@ -163,8 +163,8 @@ bool kvb_door_open_to_others(const struct kvb_server_options *options)
 		options->allow_uids.count || options->allow_gids.count;
 }
 
-/* A descriptor for the process at the other end; -1 when the kernel has none to give, or the process
- * is in a pid namespace that is not visible here. */
+/* A descriptor for the process at the other end; -1 when the kernel has none to give, or the
+ * process is in a pid namespace that is not visible here. */
 static int open_pidfd(int fd, pid_t pid)
 {
 	int pidfd = -1;

@@ -8,12 +8,13 @@
  *                    │ deadline              ▲
  *                    └──► QUARANTINED ───────┘
  *
- * Runs in the control thread, which alone changes a session's phase. A worker may still hold an event of a
- * session whose kick has left the wait set; the grace period waits until each worker has been at the
- * top of its loop since. Only then are the eventfds closed: a ring into a reused number is impossible.
+ * Runs in the control thread, which alone changes a session's phase. A worker may still hold an
+ * event of a session whose kick has left the wait set; the grace period waits until each worker has
+ * been at the top of its loop since. Only then are the eventfds closed: a ring into a reused number
+ * is impossible.
  *
- * It must never close a descriptor or unmap a segment before that, whatever a deadline says: what is
- * stuck stays open on purpose, and is named.
+ * It must never close a descriptor or unmap a segment before that, whatever a deadline says: what
+ * is stuck stays open on purpose, and is named.
  */
 #include "server/drain.h"
 
@@ -294,8 +295,8 @@ static void begin_server_drain(struct kvb_server *server, uint64_t now_ns)
 	server->drain.deadline_ns = server->drain.transfers_ns + 2 * ABORT_NS;
 }
 
-/* Sessions are told once no handler runs, since a handler may be a client of this very server: until then they are
- * served, but for what opens new work. */
+/* Sessions are told once no handler runs, since a handler may be a client of this very server:
+ * until then they are served, but for what opens new work. */
 static void tell_sessions(struct kvb_server *server, uint64_t now_ns)
 {
 	if (server->drain.told ||

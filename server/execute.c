@@ -2,12 +2,13 @@
 /*
  * execute.c - requests of one session, executed by the worker that took it from the run queue.
  *
- * Owns the session's transfer table, its ends of the rings and its `closed` word while it runs. It must
- * never touch the segment of a closed session, never read a client's word twice, never publish a byte
- * that this transfer did not write, and never hold more than one bounded visit.
+ * Owns the session's transfer table, its ends of the rings and its `closed` word while it runs. It
+ * must never touch the segment of a closed session, never read a client's word twice, never publish
+ * a byte that this transfer did not write, and never hold more than one bounded visit.
  *
  * A descriptor that makes no sense is answered with -EINVAL, since nothing was harmed; indices, key
- * lengths and credit that are impossible end the session, since nothing in the rings can be trusted then.
+ * lengths and credit that are impossible end the session, since nothing in the rings can be trusted
+ * then.
  */
 #include "server/execute.h"
 
@@ -496,8 +497,8 @@ static bool serve_requests(struct kvb_worker *worker, struct kvb_session *sessio
 static void close_for_workers(struct kvb_session *session)
 {
 	(void)abort_idle_since(session, UINT64_MAX);
-	/* Pairs with the acquire loads in kvb_session_put() and drain.c: no worker will touch segment,
-	 * transfers or bell again. */
+	/* Pairs with the acquire loads in kvb_session_put() and drain.c: no worker will touch
+	 * segment, transfers or bell again. */
 	kvb_store_release(&session->closed, 1u);
 }
 
@@ -532,8 +533,8 @@ static bool rest(struct kvb_session *session)
 	uint32_t *sleeping = &session->header->sq_sleeping;
 
 	kvb_bell_arm(sleeping);
-	/* Pairs with the release half of control's fetch_or, and through kvb_bell_arm()'s fence with
-	 * the client's kvb_bell_wanted(). */
+	/* Pairs with the release half of control's fetch_or, and through kvb_bell_arm()'s fence
+	 * with the client's kvb_bell_wanted(). */
 	if (nothing_waits(session) && !kvb_load_acquire(&session->orders))
 		return true;
 	kvb_bell_disarm(sleeping);
@@ -549,8 +550,8 @@ static void take_orders(struct kvb_session *session)
 	/* Pairs with the release half of control's fetch_or. */
 	orders = kvb_exchange(&session->orders, 0u);
 	session->orders_seen |= orders;
-	/* A bound on what can lie in both queues, so that a client that never stops submitting cannot put the
-	 * orders off. */
+	/* A bound on what can lie in both queues, so that a client that never stops submitting
+	 * cannot put the orders off. */
 	session->backlog = session->layout.sq_entries + session->layout.cq_entries;
 }
 
@@ -562,7 +563,8 @@ static bool may_spin(const struct kvb_session *session)
 	return spin_ns > 0 && kvb_now_ns() - session->worked_ns < spin_ns;
 }
 
-/* Looks for a moment, so that not each look costs a round through the run queue. True: something has come. */
+/* Looks for a moment, so that not each look costs a round through the run queue. True: something
+ * has come. */
 static bool spin(struct kvb_session *session)
 {
 	uint32_t *sleeping = &session->header->sq_sleeping;
@@ -580,7 +582,8 @@ static bool spin(struct kvb_session *session)
 	return false;
 }
 
-/* What there is, and for a spinning session what comes while it is looked for; bounded all the same. */
+/* What there is, and for a spinning session what comes while it is looked for; bounded all the
+ * same. */
 static enum kvb_visit serve_visit(struct kvb_worker *worker, struct kvb_session *session)
 {
 	for (unsigned round = 0; round < SPIN_ROUNDS; round++) {

@@ -2,11 +2,11 @@
 /*
  * extent.c - see extent.h.
  *
- * Owns the table of blocks that describe the pool: one block per free or allocated extent, linked by
- * address, and free blocks also by size (two-level segregated fit: a power of two, cut in 32). The
- * table lies in reserved memory of its own, so that untouched blocks cost nothing and no byte of the
- * pool is read or written here: a client that could scribble on the pool could not break the books,
- * and a page of the pool that is not populated yet is not faulted in by bookkeeping.
+ * Owns the table of blocks that describe the pool: one block per free or allocated extent, linked
+ * by address, and free blocks also by size (two-level segregated fit: a power of two, cut in 32).
+ * The table lies in reserved memory of its own, so that untouched blocks cost nothing and no byte
+ * of the pool is read or written here: a client that could scribble on the pool could not break the
+ * books, and a page of the pool that is not populated yet is not faulted in by bookkeeping.
  *
  * Runs in whichever thread holds the store's lock. Must never call out and never allocate after
  * kvb_extents_new(), except for the list of regions in kvb_extent_add_range().

@@ -2,8 +2,8 @@
 /*
  * handler.c - see handler.h, and the public functions that register handlers.
  *
- * Owns the table. Filled by the thread that sets the server up, read by the control thread; it must never
- * change once that thread exists.
+ * Owns the table. Filled by the thread that sets the server up, read by the control thread; it must
+ * never change once that thread exists.
  */
 #include "server/handler.h"
 

@@ -2,10 +2,11 @@
 /*
  * handler_pool.c - the threads "kvb-call-<number>" that run BLOCKING handlers.
  *
- * Owns the lanes and the threads. A thread takes a call, runs its handler, and hands the call back to control by
- * the output queue (inflight.c). It must never touch a ZMQ socket or a client's descriptor: a handler may take as
- * long as it likes, and what it finishes late must find nothing of a closed server or session. Hence
- * the threads are joined before anything is closed, and each call holds its session.
+ * Owns the lanes and the threads. A thread takes a call, runs its handler, and hands the call back
+ * to control by the output queue (inflight.c). It must never touch a ZMQ socket or a client's
+ * descriptor: a handler may take as long as it likes, and what it finishes late must find nothing
+ * of a closed server or session. Hence the threads are joined before anything is closed, and each
+ * call holds its session.
  */
 #include "server/handler_pool.h"
 

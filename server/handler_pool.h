@@ -2,8 +2,8 @@
 /*
  * handler_pool.h - threads for BLOCKING handlers, with bounded queues ("lanes") before them.
  *
- * A normal pool has one lane that all its threads take from; an affinity pool has one lane per thread, and
- * a session's calls always go to the same one.
+ * A normal pool has one lane that all its threads take from; an affinity pool has one lane per
+ * thread, and a session's calls always go to the same one.
  */
 #ifndef KVB_SERVER_HANDLER_POOL_H
 #define KVB_SERVER_HANDLER_POOL_H

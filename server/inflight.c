@@ -6,10 +6,10 @@
  *                 │         │                                         ▲
  *                 └─────────┴── deadline, session's end: error now ───┘ (then the late answer is dropped)
  *
- * Owns the list of unanswered calls of each handler and the output queue. Runs in the control thread, but for
- * kvb_inflight_give_back(). A call is freed by the control thread alone, once no other thread can hold it: after it
- * came back, or was taken out of its lane. It must never answer a call twice, and never look at the answer
- * of a call that has not come back.
+ * Owns the list of unanswered calls of each handler and the output queue. Runs in the control
+ * thread, but for kvb_inflight_give_back(). A call is freed by the control thread alone, once no
+ * other thread can hold it: after it came back, or was taken out of its lane. It must never answer
+ * a call twice, and never look at the answer of a call that has not come back.
  */
 #include "server/inflight.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * inflight.h - calls of BLOCKING handlers between request and answer, their deadlines, and the output queue by
- * which they come back to the control thread.
+ * inflight.h - calls of BLOCKING handlers between request and answer, their deadlines, and the
+ * output queue by which they come back to the control thread.
  */
 #ifndef KVB_SERVER_INFLIGHT_H
 #define KVB_SERVER_INFLIGHT_H
@@ -33,10 +33,11 @@ int kvb_inflight_begin(const struct kvb_call *call, zmq_msg_t *frame);
 /* Hands a call back to control, which sends the answer. Any thread; the caller's last touch of it. */
 void kvb_inflight_give_back(struct kvb_server *server, struct kvb_call *call);
 
-/* Control: sends what has come back, ends what is overdue. Returns when it wants to be called next, or
- * UINT64_MAX. */
+/* Control: sends what has come back, ends what is overdue. Returns when it wants to be called
+ * next, or UINT64_MAX. */
 uint64_t kvb_inflight_turn(struct kvb_server *server, uint64_t now_ns);
-/* Control: the session has ended; its callers get -ECONNRESET and what waits for a thread is dropped. */
+/* Control: the session has ended; its callers get -ECONNRESET and what waits for a thread is
+ * dropped. */
 void kvb_inflight_abandon_session(struct kvb_session *session);
 /* Control, at the drain deadline: what no thread has taken yet gets -ESHUTDOWN. */
 void kvb_inflight_end_queued(struct kvb_server *server);

@@ -4,17 +4,18 @@
  *
  * When a thread dies, the kernel walks the list it registered with set_robust_list(2) and sets
  * FUTEX_OWNER_DIED in each listed word that holds the thread's id: before it tears down the address
- * space, hence long before it closes the sockets and drops the locks of a process with a large pool.
- * One word lies in the life page, which every client maps read-only; the other lies in the lock file,
- * where a successor finds it. Nobody ever waits on them; they are no locks.
+ * space, hence long before it closes the sockets and drops the locks of a process with a large
+ * pool. One word lies in the life page, which every client maps read-only; the other lies in the
+ * lock file, where a successor finds it. Nobody ever waits on them; they are no locks.
  *
- * The list's nodes must not lie in memory that others can see or write. The kernel finds a word at one
- * fixed distance from its node, so both pages are mapped at that distance from two private pages:
+ * The list's nodes must not lie in memory that others can see or write. The kernel finds a word at
+ * one fixed distance from its node, so both pages are mapped at that distance from two private
+ * pages:
  *
  *     area: [ node page ][ node page ][ life page ][ lock file's page ]
  *
- * Runs in the thread that starts the server, except begin and end, which the control thread calls. It
- * must never leave the list registered when the area is unmapped.
+ * Runs in the thread that starts the server, except begin and end, which the control thread calls.
+ * It must never leave the list registered when the area is unmapped.
  */
 #include "server/life.h"
 
@@ -115,7 +116,8 @@ int kvb_life_begin(struct kvb_life *life)
 	list_head.list_op_pending = NULL;
 	if (syscall(SYS_set_robust_list, &list_head, sizeof(list_head)) < 0)
 		return -errno;
-	/* Pairs with the acquire loads of clients: a word that lives says that the page is complete. */
+	/* Pairs with the acquire loads of clients: a word that lives says that the page is
+	 * complete. */
 	kvb_store_release(&life->page->life, tid);
 	kvb_store_release(life->lock_word, tid);
 	return 0;

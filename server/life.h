@@ -27,8 +27,8 @@ int kvb_life_begin(struct kvb_life *life);
 void kvb_life_end(struct kvb_life *life);
 void kvb_life_free(struct kvb_life *life);
 
-/* True when the lock file says that its owner has died or is about to end, though it still holds the
- * lock; also while an owner starts. */
+/* True when the lock file says that its owner has died or is about to end, though it still holds
+ * the lock; also while an owner starts. */
 bool kvb_life_lock_owner_gone(int lock_fd);
 
 #endif /* KVB_SERVER_LIFE_H */

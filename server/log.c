@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * log.c - see log.h. Keeps no state and no lock; any thread. A line must never hold a token or a ZMQ
- * routing id.
+ * log.c - see log.h. Keeps no state and no lock; any thread. A line must never hold a token or a
+ * ZMQ routing id.
  */
 #include "server/log.h"
 

@@ -28,8 +28,8 @@
 #define OBJECT_GUESS  (64 * KVB_KIB)
 #define WORKERS_GUESS 8u
 
-/* Door, pidfd, segment, kick and bell of each session; sockets, epoll sets, memfds and ZMQ's own, the
- * connections without HELLO and one control connection per session. */
+/* Door, pidfd, segment, kick and bell of each session; sockets, epoll sets, memfds and ZMQ's
+ * own, the connections without HELLO and one control connection per session. */
 #define FILES_PER_SESSION 6u
 #define FILES_BASE        192u
 

@@ -2,9 +2,9 @@
 /*
  * pool.c - see pool.h.
  *
- * Owns the pool's memfd and mapping, and the thread "kvb-populate". It must never let the store hand
- * out a byte that is not populated: on a full host that would be a SIGBUS in a worker instead of an
- * error here.
+ * Owns the pool's memfd and mapping, and the thread "kvb-populate". It must never let the store
+ * hand out a byte that is not populated: on a full host that would be a SIGBUS in a worker instead
+ * of an error here.
  */
 #include "server/pool.h"
 

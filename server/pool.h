@@ -28,8 +28,8 @@ struct kvb_pool {
 };
 
 /*
- * Waits until the host has memory enough, then makes and maps the memfd; no page of it is there yet.
- * 0; -ENOMEM the host cannot hold it, logged; -EINTR cancelled; other -errno.
+ * Waits until the host has memory enough, then makes and maps the memfd; no page of it is there
+ * yet. 0; -ENOMEM the host cannot hold it, logged; -EINTR cancelled; other -errno.
  */
 int kvb_pool_new(struct kvb_pool *pool, struct kvb_server *server);
 /* Starts the thread "kvb-populate" and returns once the first range is usable. 0; -errno, logged. */

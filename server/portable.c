@@ -2,9 +2,10 @@
 /*
  * portable.c - the portable carrier.
  *
- * Owns the private queues: the control thread their tails and memory, the serving worker their heads. A message is
- * taken whole or, if any of its requests is malformed, not at all; what fits is appended, and the reply
- * says how much. It must never append to a session that no worker will serve again.
+ * Owns the private queues: the control thread their tails and memory, the serving worker their
+ * heads. A message is taken whole or, if any of its requests is malformed, not at all; what fits is
+ * appended, and the reply says how much. It must never append to a session that no worker will
+ * serve again.
  */
 #include "server/portable.h"
 

@@ -2,8 +2,8 @@
 /*
  * portable.h - requests that came by control message: the session's private queue.
  *
- * The control thread appends; whoever serves the session pops, one worker at a time. Private memory, made at the
- * first use, since most clients never use it.
+ * The control thread appends; whoever serves the session pops, one worker at a time. Private
+ * memory, made at the first use, since most clients never use it.
  */
 #ifndef KVB_SERVER_PORTABLE_H
 #define KVB_SERVER_PORTABLE_H

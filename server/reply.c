@@ -2,14 +2,14 @@
 /*
  * reply.c - see reply.h.
  *
- * A ROUTER drops or blocks silently when a peer does not take its messages, so every send is MANDATORY and DONTWAIT. What
- * it refuses, which may only mean that ZMQ's own thread is a moment behind, waits in the connection's outbox and is tried
- * again; a client that lets more gather there than it may is cut off, so that its memory is bounded and nobody
- * else notices.
+ * A ROUTER drops or blocks silently when a peer does not take its messages, so every send is
+ * MANDATORY and DONTWAIT. What it refuses, which may only mean that ZMQ's own thread is a moment
+ * behind, waits in the connection's outbox and is tried again; a client that lets more gather there
+ * than it may is cut off, so that its memory is bounded and nobody else notices.
  *
- * Owns the outboxes; runs in the control thread. It must never send two replies to a connection out of their order,
- * never lose one without counting it, and never leave a message half sent: the next one would be taken for its
- * rest.
+ * Owns the outboxes; runs in the control thread. It must never send two replies to a connection out
+ * of their order, never lose one without counting it, and never leave a message half sent: the next
+ * one would be taken for its rest.
  */
 #include "server/reply.h"
 
@@ -27,8 +27,8 @@
 #define OUTBOX_STUCK_NS (10 * KVB_NS_PER_S)
 /* Connections without a session, beyond those that may have one. */
 #define OUTBOXES_EXTRA 64u
-/* ZMQ does not tell when one peer of a ROUTER has room again, so we try: soon, and less often the longer it
- * has not read. */
+/* ZMQ does not tell when one peer of a ROUTER has room again, so we try: soon, and less often
+ * the longer it has not read. */
 #define RETRY_MIN_NS (2 * KVB_NS_PER_MS)
 #define RETRY_MAX_NS (100 * KVB_NS_PER_MS)
 

@@ -24,15 +24,15 @@ struct kvb_outboxes {
 void kvb_outboxes_init(struct kvb_outboxes *outboxes);
 
 /*
- * Answers a request: `request` is its header, `flags` of enum kvb_msg_flag. What cannot go out now waits; what cannot be
- * delivered at all is counted. Never blocks.
+ * Answers a request: `request` is its header, `flags` of enum kvb_msg_flag. What cannot go out now
+ * waits; what cannot be delivered at all is counted. Never blocks.
  */
 void kvb_send_reply(struct kvb_server *server, const struct kvb_peer *peer,
 	const struct kvb_msg_header *request, uint32_t flags, int status,
 	const msgpack_sbuffer *body);
 
-/* Sends what waits, as far as it goes; fails sessions that do not read. Returns when it wants to be called next, or
- * UINT64_MAX. */
+/* Sends what waits, as far as it goes; fails sessions that do not read. Returns when it wants to
+ * be called next, or UINT64_MAX. */
 uint64_t kvb_reply_turn(struct kvb_server *server, uint64_t now_ns);
 /* Drops what waits for anybody, and counts it. */
 void kvb_outboxes_clear(struct kvb_server *server);

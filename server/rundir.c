@@ -2,8 +2,8 @@
 /*
  * rundir.c - the runtime directory.
  *
- * Owns the lock file's descriptor and the names of our two sockets. Runs in the thread that starts the
- * server, and at the end in the control thread. It must never unlink what is not a socket, or a
+ * Owns the lock file's descriptor and the names of our two sockets. Runs in the thread that starts
+ * the server, and at the end in the control thread. It must never unlink what is not a socket, or a
  * socket that is not ours while its server lives: hence lock first, then bind.
  */
 #include "server/rundir.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rundir.h - the runtime directory: made, locked for the server's life, its sockets bound and removed.
+ * rundir.h - the runtime directory: made, locked for the server's life, its sockets bound and
+ * removed.
  */
 #ifndef KVB_SERVER_RUNDIR_H
 #define KVB_SERVER_RUNDIR_H
@@ -29,12 +30,12 @@ struct kvb_rundir {
 };
 
 /*
- * Makes the directory if it is missing, checks that it is ours, sets its mode (0711 when `open_to_others`, else
- * 0700) and takes the lock. A lock whose owner is dying is waited for, up to wait_ms,
- * or until cancel_fd (-1: none) is readable.
- * 0; -EINTR cancelled; -ENAMETOOLONG; -EBUSY a live server has the directory; -EPERM it is somebody else's or holds
- * foreign files; -EEXIST a socket's path is taken by something that is no socket; other -errno.
- * Each failure is logged with its remedy.
+ * Makes the directory if it is missing, checks that it is ours, sets its mode (0711 when
+ * `open_to_others`, else 0700) and takes the lock. A lock whose owner is dying is waited for, up to
+ * wait_ms, or until cancel_fd (-1: none) is readable. 0; -EINTR cancelled; -ENAMETOOLONG; -EBUSY a
+ * live server has the directory; -EPERM it is somebody else's or holds foreign files; -EEXIST a
+ * socket's path is taken by something that is no socket; other -errno. Each failure is logged with
+ * its remedy.
  */
 int kvb_rundir_open(struct kvb_rundir *rundir, const char *dir, bool open_to_others,
 	uint32_t wait_ms, int cancel_fd, const struct kvb_log *log);

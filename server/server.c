@@ -2,9 +2,9 @@
 /*
  * server.c - puts the parts together, and takes them apart when the start fails.
  *
- * Runs in the thread that starts and stops the server; the control thread takes everything apart that
- * has served clients (drain.c). It must never free what a thread of ours may still touch: a server that is
- * stuck is not freed.
+ * Runs in the thread that starts and stops the server; the control thread takes everything apart
+ * that has served clients (drain.c). It must never free what a thread of ours may still touch: a
+ * server that is stuck is not freed.
  */
 #include "server/server.h"
 

@@ -2,8 +2,8 @@
 /*
  * session.c - slots, references, descriptors.
  *
- * The control thread creates, revokes and frees; any thread gets and puts references. A descriptor must
- * never be closed here while a reference is out: the control thread calls revoke only after
+ * The control thread creates, revokes and frees; any thread gets and puts references. A descriptor
+ * must never be closed here while a reference is out: the control thread calls revoke only after
  * quiescence (drain.c).
  */
 #include "server/session.h"
@@ -91,8 +91,9 @@ uint32_t kvb_session_refs(struct kvb_session *session)
 
 void kvb_session_put(struct kvb_session *session)
 {
-	/* After the subtraction, which orders this load behind whoever set `closed` and gave its reference
-	 * back before. The slot may be another session's by now; a notice too many does no harm. */
+	/* After the subtraction, which orders this load behind whoever set `closed` and gave its
+	 * reference back before. The slot may be another session's by now; a notice too many
+	 * does no harm. */
 	if ((uint32_t)kvb_fetch_sub(&session->life, 1) == 1 && kvb_load_acquire(&session->closed))
 		kvb_server_notify(session->server);
 }
@@ -228,8 +229,9 @@ void kvb_session_release_slot(struct kvb_session *session)
 		shutdown(session->door_fd, SHUT_RDWR);
 	close_traced(session, &session->door_fd, "door");
 	close_traced(session, &session->pidfd, "pidfd");
-	/* Generation + 1, no references. A late event of the old generation either got its reference
-	 * before this (then the loop waits for it to be given back) or is refused after it. */
+	/* Generation + 1, no references. A late event of the old generation either got its
+	 * reference before this (then the loop waits for it to be given back) or is refused
+	 * after it. */
 	do {
 		life &= ~(uint64_t)UINT32_MAX;
 	} while (!kvb_compare_exchange(&session->life, &life, life + ((uint64_t)1 << 32)));

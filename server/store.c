@@ -10,8 +10,8 @@
  * A slot is unused, PENDING (reserved), VISIBLE, or ORPHAN (deleted or replaced while held: out of
  * the index, freed by its last holder). VISIBLE objects without holders are the only ones that can
  * be evicted and the only ones on the recency lists: the first holder takes an object off, the last
- * one appends it as the most recently used. So whoever looks for a victim never meets a held object.
- * Objects without bytes have a list of their own, since evicting them makes no room.
+ * one appends it as the most recently used. So whoever looks for a victim never meets a held
+ * object. Objects without bytes have a list of their own, since evicting them makes no room.
  *
  * Contiguous room is made around the least recently used object (make_room): its neighbours by
  * address join it, the less recently used side first, until the run is long enough, and then the

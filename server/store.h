@@ -48,8 +48,8 @@ int kvb_store_new(const struct kvb_store_config *config, struct kvb_store **ret_
 /* Nobody may hold or have reserved an object. Stops maintenance if it runs. NULL is allowed. */
 void kvb_store_free(struct kvb_store *store);
 
-/* Makes [offset, offset + length) of the pool usable; joins with adjacent ranges, so that in the end
- * one object may fill the whole pool. Multiples of the alignment, each byte at most once. */
+/* Makes [offset, offset + length) of the pool usable; joins with adjacent ranges, so that in the
+ * end one object may fill the whole pool. Multiples of the alignment, each byte at most once. */
 int kvb_store_add_range(struct kvb_store *store, uint64_t offset, uint64_t length);
 
 /* Starts/stops the thread "kvb-evict", which evicts ahead between the watermarks. It sleeps without

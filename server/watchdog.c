@@ -3,9 +3,10 @@
  * watchdog.c - the thread "kvb-watchdog".
  *
  * It looks at every ringing thread each TICK_MS and signals one whose write has taken longer than
- * HANG_MS; the handler does nothing, but the write returns with EINTR. A signal that comes just before
- * the write is lost, so it signals again at every tick until the thread is free. When no ringing thread
- * has been busy for a while it dozes without a timeout, so that an idle server makes no wake-ups.
+ * HANG_MS; the handler does nothing, but the write returns with EINTR. A signal that comes just
+ * before the write is lost, so it signals again at every tick until the thread is free. When no
+ * ringing thread has been busy for a while it dozes without a timeout, so that an idle server makes
+ * no wake-ups.
  *
  * It must never touch a session: it only knows threads.
  */

@@ -29,8 +29,8 @@ struct kvb_watchdog {
 int kvb_watchdog_start(struct kvb_watchdog *watchdog, int signal);
 void kvb_watchdog_stop(struct kvb_watchdog *watchdog);
 
-/* The calling thread will ring: unblocks the signal and puts it under watch; and the reverse, before
- * the thread ends. */
+/* The calling thread will ring: unblocks the signal and puts it under watch; and the reverse,
+ * before the thread ends. */
 void kvb_watchdog_join(struct kvb_watchdog *watchdog, struct kvb_ringer *ringer, const char *name);
 void kvb_watchdog_leave(struct kvb_watchdog *watchdog, struct kvb_ringer *ringer);
 

@@ -10,16 +10,16 @@
  *      └── found empty ─┼─────────────────┘ └── has more ──┤
  *                       └──────────────────────────────────┘
  *
- * Only the worker that took a session from the queue touches its rings and transfers. AGAIN remembers
- * a kick that came meanwhile; without it a worker could consume the kick while another one leaves
- * the session, and work would stay behind (tests/model/test_runq.c). A session that is not IDLE holds
- * one reference, which moves along with it.
+ * Only the worker that took a session from the queue touches its rings and transfers. AGAIN
+ * remembers a kick that came meanwhile; without it a worker could consume the kick while another
+ * one leaves the session, and work would stay behind (tests/model/test_runq.c). A session that is
+ * not IDLE holds one reference, which moves along with it.
  *
- * Kicks are registered edge-triggered and never read: the client shares the descriptor's description,
- * could clear O_NONBLOCK and drain it, and the read would block.
+ * Kicks are registered edge-triggered and never read: the client shares the descriptor's
+ * description, could clear O_NONBLOCK and drain it, and the read would block.
  *
- * A worker must never keep what it learned from epoll_wait over the top of its loop, where it passes
- * grace periods; and must never block anywhere but in epoll_wait with an empty run queue.
+ * A worker must never keep what it learned from epoll_wait over the top of its loop, where it
+ * passes grace periods; and must never block anywhere but in epoll_wait with an empty run queue.
  */
 #include "server/worker.h"
 
@@ -69,8 +69,8 @@ static void push(struct kvb_group *group, struct kvb_session *session, bool wake
 		(void)eventfd_write(group->wake_fd, 1);
 }
 
-/* Takes the oldest; NULL counts the caller as idle until leave_idle(). Says whether another worker sleeps
- * on the wait set, and will take what comes there. */
+/* Takes the oldest; NULL counts the caller as idle until leave_idle(). Says whether another
+ * worker sleeps on the wait set, and will take what comes there. */
 static struct kvb_session *pop_or_idle(struct kvb_group *group, bool *ret_watched)
 {
 	struct kvb_session *session;
@@ -283,8 +283,8 @@ static void raise_wake(struct kvb_group *group, bool raised)
 }
 
 /*
- * The wake is level-triggered, since an edge would reach one worker only. Workers that have passed spin
- * on it while one is busy, so it is lowered after a while and raised again later.
+ * The wake is level-triggered, since an edge would reach one worker only. Workers that have passed
+ * spin on it while one is busy, so it is lowered after a while and raised again later.
  */
 uint64_t kvb_group_grace_turn(struct kvb_group *group, uint64_t now_ns)
 {
@@ -411,8 +411,8 @@ int kvb_workers_start(struct kvb_workers *workers, struct kvb_server *server)
 
 static void group_stop(struct kvb_group *group)
 {
-	/* Pairs with the acquire load in work(). Nobody takes the ring out of quiesce_fd any more, so
-	 * it reaches every worker. */
+	/* Pairs with the acquire load in work(). Nobody takes the ring out of quiesce_fd any
+	 * more, so it reaches every worker. */
 	kvb_store_release(&group->stop, 1u);
 	if (group->quiesce_fd >= 0)
 		(void)eventfd_write(group->quiesce_fd, 1);

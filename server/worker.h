@@ -73,7 +73,8 @@ void kvb_group_unwatch(struct kvb_group *group, struct kvb_session *session);
  * Says that there may be work in a session. Takes the caller's reference. Any thread.
  */
 void kvb_session_kick(struct kvb_session *session);
-/* The same with a reference of its own; nothing happens when the session's slot has been given up. Control. */
+/* The same with a reference of its own; nothing happens when the session's slot has been given
+ * up. Control. */
 void kvb_session_wake(struct kvb_session *session);
 
 /*
@@ -82,8 +83,8 @@ void kvb_session_wake(struct kvb_session *session);
  */
 uint64_t kvb_group_grace_begin(struct kvb_group *group);
 bool kvb_group_grace_passed(struct kvb_group *group, uint64_t grace_id);
-/* Control, at every turn of its loop: raises and lowers the workers' wake. Returns when it wants to be
- * called next, or UINT64_MAX. */
+/* Control, at every turn of its loop: raises and lowers the workers' wake. Returns when it wants
+ * to be called next, or UINT64_MAX. */
 uint64_t kvb_group_grace_turn(struct kvb_group *group, uint64_t now_ns);
 
 /* The worker that is in this session, or NULL. A hint for the log. */

@@ -3,8 +3,8 @@
  * bell.c - see bell.h.
  *
  * Owns nothing; called by whichever thread produces or consumes. The server must never call
- * kvb_bell_clear() on a descriptor that a client holds: the client can clear O_NONBLOCK on the shared
- * description and drain it, and the read would block.
+ * kvb_bell_clear() on a descriptor that a client holds: the client can clear O_NONBLOCK on the
+ * shared description and drain it, and the read would block.
  */
 #include "shm/bell.h"
 

@@ -21,9 +21,9 @@ bool kvb_bell_wanted(uint32_t *sleeping);
 void kvb_bell_arm(uint32_t *sleeping);
 void kvb_bell_disarm(uint32_t *sleeping);
 
-/* Adds 1 to the eventfd. 0; 1 it was full already, which counts as rung; -EINTR a signal came while
- * the peer made this write block; other -errno. Not retried on EINTR: that is how the watchdog frees
- * a ringer. */
+/* Adds 1 to the eventfd. 0; 1 it was full already, which counts as rung; -EINTR a signal came
+ * while the peer made this write block; other -errno. Not retried on EINTR: that is how the
+ * watchdog frees a ringer. */
 int kvb_bell_ring(int fd);
 
 /* Takes all rings so far. Only the bell's consumer calls this. 0; -EAGAIN there were none. */

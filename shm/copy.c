@@ -2,8 +2,8 @@
 /*
  * copy.c - see copy.h.
  *
- * Owns nothing; any thread. It must never return before its stores are ordered: streaming stores are weakly
- * ordered, and a release store of an index alone does not hold them back.
+ * Owns nothing; any thread. It must never return before its stores are ordered: streaming stores
+ * are weakly ordered, and a release store of an index alone does not hold them back.
  */
 #include "shm/copy.h"
 

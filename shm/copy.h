@@ -9,8 +9,9 @@
 #include <stdint.h>
 
 /*
- * Copies n bytes of a payload of `total` bytes into cold memory. Past a size that caches cannot hold, the
- * stores go around them, so that staging stays in cache; they are complete when it returns (R9).
+ * Copies n bytes of a payload of `total` bytes into cold memory. Past a size that caches cannot
+ * hold, the stores go around them, so that staging stays in cache; they are complete when it
+ * returns (R9).
  */
 void kvb_copy_cold(void *to, const void *from, size_t n, uint64_t total);
 

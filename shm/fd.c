@@ -3,8 +3,8 @@
  * fd.c - descriptors: closed exactly once, passed as one record with one set.
  *
  * Owns nothing and keeps no state; any thread. It must never leave a received descriptor open on an
- * error path: MSG_CTRUNC looks like success to recvmsg(2), and the descriptors that did arrive would
- * leak (the class of CVE-2020-12049).
+ * error path: MSG_CTRUNC looks like success to recvmsg(2), and the descriptors that did arrive
+ * would leak (the class of CVE-2020-12049).
  */
 #include "shm/fd.h"
 

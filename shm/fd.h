@@ -20,10 +20,10 @@ int kvb_record_send(int sock, const void *record, size_t size, const int *fds, u
 
 /*
  * Receives one record of at most `size` bytes and up to n_fds descriptors, all CLOEXEC; slots that
- * no descriptor came for are -1.
- * 1 and the record's size; 0 the peer closed; -EAGAIN; -EMSGSIZE record too long; -EMFILE the kernel
- * dropped descriptors, for want of room here or in this process; -EPROTO more control data than
- * agreed. On every error all received descriptors are closed.
+ * no descriptor came for are -1. 1 and the record's size; 0 the peer closed; -EAGAIN; -EMSGSIZE
+ * record too long; -EMFILE the kernel dropped descriptors, for want of room here or in this
+ * process; -EPROTO more control data than agreed. On every error all received descriptors are
+ * closed.
  */
 int kvb_record_recv(
 	int sock, void *record, size_t size, size_t *ret_size, int *ret_fds, unsigned n_fds);

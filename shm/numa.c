@@ -2,8 +2,9 @@
 /*
  * numa.c - topology by libnuma, placement by the kernel's own word.
  *
- * Owns nothing; any thread. It must never take numa_available() for an answer: up to libnuma 2.0.16 it
- * says yes under the EPERM of a container's seccomp filter, and then prints to stderr on every call.
+ * Owns nothing; any thread. It must never take numa_available() for an answer: up to libnuma 2.0.16
+ * it says yes under the EPERM of a container's seccomp filter, and then prints to stderr on every
+ * call.
  */
 #include "shm/numa.h"
 

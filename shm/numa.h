@@ -19,7 +19,8 @@ struct kvb_numa {
 /* Asks the kernel with a real mbind(2): numa_available() says yes where containers forbid it. */
 void kvb_numa_probe(struct kvb_numa *ret_numa);
 
-/* Pins the calling thread to the CPUs of a node that it may use. 0; -errno, the thread is as it was. */
+/* Pins the calling thread to the CPUs of a node that it may use. 0; -errno, the thread is as it
+ * was. */
 int kvb_numa_pin_self(const struct kvb_numa *numa, int node);
 
 /* Node of the CPU this thread runs on; -1 unknown. */

@@ -2,9 +2,9 @@
 /*
  * pack.c - see pack.h. Owns nothing; any thread.
  *
- * msgpack-c reserves memory for as many elements as an array says it has, 128 GiB for five bytes that lie. So
- * nothing is unpacked that this scan has not seen to be all there. It must never read beyond the bytes it was given,
- * and needs neither recursion nor memory, however deep they nest.
+ * msgpack-c reserves memory for as many elements as an array says it has, 128 GiB for five bytes
+ * that lie. So nothing is unpacked that this scan has not seen to be all there. It must never read
+ * beyond the bytes it was given, and needs neither recursion nor memory, however deep they nest.
  */
 #include "shm/pack.h"
 
@@ -12,8 +12,8 @@
 
 #include "shm/util.h"
 
-/* What follows a first byte: a big-endian number of `width` bytes, which counts bytes or elements, and fixed
- * bytes beside. */
+/* What follows a first byte: a big-endian number of `width` bytes, which counts bytes or
+ * elements, and fixed bytes beside. */
 struct shape {
 	uint8_t width;
 	uint8_t fixed;

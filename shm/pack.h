@@ -26,8 +26,8 @@ static inline const msgpack_object *kvb_pack_find(const msgpack_object *map, con
 	return NULL;
 }
 
-/* True when the bytes are exactly one MessagePack object. Whatever comes from outside must pass this before it is
- * unpacked. */
+/* True when the bytes are exactly one MessagePack object. Whatever comes from outside must pass
+ * this before it is unpacked. */
 bool kvb_pack_is_one_object(const void *data, size_t size);
 
 #endif /* KVB_SHM_PACK_H */

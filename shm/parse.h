@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* "4096", "64KiB", "1.5GiB", "8M": digits, an optional fraction, and B, K, KiB, M, MiB, G, GiB, T or
- * TiB (all binary, any case). 0; -EINVAL not of this form; -ERANGE does not fit 64 bits. */
+/* "4096", "64KiB", "1.5GiB", "8M": digits, an optional fraction, and B, K, KiB, M, MiB, G, GiB,
+ * T or TiB (all binary, any case). 0; -EINVAL not of this form; -ERANGE does not fit 64 bits. */
 int kvb_parse_size(const char *text, uint64_t *ret_bytes);
 
 /* "250ms", "30s", "2m", "1.5" (seconds). 0; -EINVAL; -ERANGE beyond 2^32-1 ms. */

@@ -4,8 +4,8 @@
  * in shared memory, with the peer not trusted.
  *
  * Each side keeps its own index, the mask and every address in private memory and only mirrors its
- * index to the shared header. The peer's index is loaded once per visit and its distance checked. An
- * element is copied to private memory before anything in it is looked at.
+ * index to the shared header. The peer's index is loaded once per visit and its distance checked.
+ * An element is copied to private memory before anything in it is looked at.
  */
 #ifndef KVB_SHM_RING_H
 #define KVB_SHM_RING_H

@@ -3,8 +3,8 @@
  * segment.c - memfds.
  *
  * Owns nothing beyond the struct it fills; any thread. It must never map a foreign memfd whose size
- * can still change (an access past its end is SIGBUS), and never leave pages to be found missing by a
- * later access: populate reports a full host as an error here.
+ * can still change (an access past its end is SIGBUS), and never leave pages to be found missing by
+ * a later access: populate reports a full host as an error here.
  */
 #include "shm/segment.h"
 

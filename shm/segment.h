@@ -33,8 +33,8 @@ int kvb_memfd_seal(int fd, int seals);
 int kvb_segment_new(const char *name, uint64_t bytes, int seals, struct kvb_segment *ret_segment);
 
 /*
- * Maps a memfd that somebody else made, after verifying its seals and its size. Takes `fd` on success
- * only. 0; -EPROTO seals or size are not as promised; other -errno.
+ * Maps a memfd that somebody else made, after verifying its seals and its size. Takes `fd` on
+ * success only. 0; -EPROTO seals or size are not as promised; other -errno.
  */
 int kvb_segment_map(
 	int fd, uint64_t bytes, int seals, bool writable, struct kvb_segment *ret_segment);

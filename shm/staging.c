@@ -2,8 +2,9 @@
 /*
  * staging.c - see staging.h.
  *
- * Owned by one connection and used under its lock. A block must never be given back while the server
- * may still read or write its bytes: only its completion, or the end of the session, gives it back.
+ * Owned by one connection and used under its lock. A block must never be given back while the
+ * server may still read or write its bytes: only its completion, or the end of the session, gives
+ * it back.
  */
 #include "shm/staging.h"
 

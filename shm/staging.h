@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staging.h - the client's allocator for its staging area: a ring of bytes, allocated in order, given
- * back in any order, reclaimed in order. Not locked; the books lie in private memory.
+ * staging.h - the client's allocator for its staging area: a ring of bytes, allocated in order,
+ * given back in any order, reclaimed in order. Not locked; the books lie in private memory.
  */
 #ifndef KVB_SHM_STAGING_H
 #define KVB_SHM_STAGING_H

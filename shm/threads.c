@@ -2,8 +2,8 @@
 /*
  * threads.c - see threads.h.
  *
- * Owns nothing; any thread. A thread of ours must never take a signal that belongs to the program it
- * lives in, so all are blocked before it exists.
+ * Owns nothing; any thread. A thread of ours must never take a signal that belongs to the program
+ * it lives in, so all are blocked before it exists.
  */
 #include "shm/threads.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * threads.h - the project's threads: named, with every signal blocked; conditions on the monotonic clock.
+ * threads.h - the project's threads: named, with every signal blocked; conditions on the monotonic
+ * clock.
  */
 #ifndef KVB_SHM_THREADS_H
 #define KVB_SHM_THREADS_H

@@ -2,8 +2,8 @@
 /*
  * dealer.c - see dealer.h.
  *
- * Owns its context and socket; runs in the test's thread. It must never hide a fault of the server: what is not as
- * the protocol says is an error here.
+ * Owns its context and socket; runs in the test's thread. It must never hide a fault of the server:
+ * what is not as the protocol says is an error here.
  */
 #include "tests/dealer.h"
 

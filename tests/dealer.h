@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dealer.h - a bare ZMQ client of the control socket, for tests that must say what libkvbell never would.
- * One thread at a time per struct.
+ * dealer.h - a bare ZMQ client of the control socket, for tests that must say what libkvbell never
+ * would. One thread at a time per struct.
  */
 #ifndef KVB_TESTS_DEALER_H
 #define KVB_TESTS_DEALER_H

@@ -2,8 +2,8 @@
 /*
  * embedded.c - see embedded.h.
  *
- * Owns the server and its directory. The log callback runs in the server's threads and touches nothing
- * but the buffer; no assertion may stand there.
+ * Owns the server and its directory. The log callback runs in the server's threads and touches
+ * nothing but the buffer; no assertion may stand there.
  */
 #include "tests/embedded.h"
 

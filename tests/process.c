@@ -2,8 +2,8 @@
 /*
  * process.c - see process.h.
  *
- * Owns nothing but what it returns; the test's main thread. It must never leave a child behind: each one gets
- * a parent-death signal before it does anything else.
+ * Owns nothing but what it returns; the test's main thread. It must never leave a child behind:
+ * each one gets a parent-death signal before it does anything else.
  */
 #include "tests/process.h"
 

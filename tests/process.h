@@ -26,8 +26,8 @@ void process_dir_remove(const char *dir);
 /* Number of entries in a directory, "." and ".." left out. */
 unsigned process_count_entries(const char *dir);
 
-/* Starts a program; stdin is /dev/null or `input`, stdout and stderr go to the files named (NULL: stay).
- * uid and gid: 0 stays as it is. The child's pid; -errno. */
+/* Starts a program; stdin is /dev/null or `input`, stdout and stderr go to the files named
+ * (NULL: stay). uid and gid: 0 stays as it is. The child's pid; -errno. */
 struct process_options {
 	const char *input, *output, *errors;
 	uid_t uid;
@@ -55,8 +55,9 @@ struct process_server {
 	const char *const *prefix; /* a program to run it under, with its arguments; NULL */
 };
 
-/* Starts kvbelld with `args` (NULL-terminated, may be NULL) in server->dir, made if it is empty, and waits
- * until its door is open. 0; -ECHILD it ended instead, its status in server->pid; -ETIMEDOUT. */
+/* Starts kvbelld with `args` (NULL-terminated, may be NULL) in server->dir, made if it is empty,
+ * and waits until its door is open. 0; -ECHILD it ended instead, its status in server->pid;
+ * -ETIMEDOUT. */
 int process_server_start(struct process_server *server, const char *const args[]);
 /* SIGTERM and the exit status; the directory stays. */
 int process_server_stop(struct process_server *server);

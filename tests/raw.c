@@ -2,8 +2,8 @@
 /*
  * raw.c - see raw.h.
  *
- * Owns what it mapped and received; runs in the test's thread. It must never hide a fault of the server:
- * what is not as the protocol says is an error here.
+ * Owns what it mapped and received; runs in the test's thread. It must never hide a fault of the
+ * server: what is not as the protocol says is an error here.
  */
 #include "tests/raw.h"
 

@@ -11,8 +11,8 @@
  *   say goes to the log callback of struct kvb_options.
  * - After fork(2) the child may only call kvb_close(); everything else is -ECHILD there.
  *
- * When the server goes away, calls in flight return -ECONNRESET, new calls return -ENOTCONN at once,
- * and a thread of the library attaches again by itself as soon as a server is there.
+ * When the server goes away, calls in flight return -ECONNRESET, new calls return -ENOTCONN at
+ * once, and a thread of the library attaches again by itself as soon as a server is there.
  */
 #ifndef KVBELL_KVBELL_H
 #define KVBELL_KVBELL_H
@@ -85,8 +85,8 @@ struct kvb_options {
 KVB_API int kvb_open(const struct kvb_options *options, struct kvb_client **ret_client);
 
 /**
- * Ends the session and frees the client. Calls of other threads still inside return -ECONNRESET, and
- * kvb_close() waits for them; no thread may enter a call after it was called. NULL is allowed.
+ * Ends the session and frees the client. Calls of other threads still inside return -ECONNRESET,
+ * and kvb_close() waits for them; no thread may enter a call after it was called. NULL is allowed.
  */
 KVB_API void kvb_close(struct kvb_client *client);
 
@@ -172,8 +172,8 @@ struct kvb_entry {
 typedef int kvb_entry_fn(void *user, const struct kvb_entry *entry);
 
 /**
- * Calls `fn` for each object, in no order. An object that is there all the time is seen exactly once;
- * one that comes or goes meanwhile may be seen or not.
+ * Calls `fn` for each object, in no order. An object that is there all the time is seen exactly
+ * once; one that comes or goes meanwhile may be seen or not.
  *
  * \return 0; -EPERM this client is not of the server's uid; -ECONNRESET; -ENOTCONN; -ETIMEDOUT.
  */
@@ -187,8 +187,8 @@ struct kvb_reply {
 };
 
 /**
- * Calls a handler that the server's program has registered (kvbell/server.h), and waits for its answer. Many threads may
- * be inside at once; their calls do not wait for one another.
+ * Calls a handler that the server's program has registered (kvbell/server.h), and waits for its
+ * answer. Many threads may be inside at once; their calls do not wait for one another.
  *
  * \param type  1024 (KVB_MSG_USER) to 65535
  * \param body  one MessagePack object of `size` bytes, 262,144 at most

@@ -298,8 +298,9 @@ enum kvb_msg_flag {
 #define KVB_MSG_FRAME_MAX (1024u * 1024u)
 
 /**
- * One request of KVB_MSG_SUBMIT is a MessagePack array: the members of struct kvb_sqe that a request has, in
- * this order, and the key's bytes in place of its length. The body is an array of such arrays.
+ * One request of KVB_MSG_SUBMIT is a MessagePack array: the members of struct kvb_sqe that a
+ * request has, in this order, and the key's bytes in place of its length. The body is an array of
+ * such arrays.
  */
 enum kvb_submit_field {
 	KVB_SUBMIT_OP = 0,

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvbell/server.h - a kvbell server inside your own program, with handlers for messages of your own.
+ * kvbell/server.h - a kvbell server inside your own program, with handlers for messages of your
+ * own.
  *
- * Life of a server: kvb_server_new(), any number of kvb_server_add_pool() and kvb_server_handle_*(),
- * kvb_server_start(); later kvb_server_stop_begin(), kvb_server_stop_wait() until it returns 0,
- * kvb_server_free(). Clients reach a handler with kvb_call() of kvbell.h, or with the bare protocol.
+ * Life of a server: kvb_server_new(), any number of kvb_server_add_pool() and
+ * kvb_server_handle_*(), kvb_server_start(); later kvb_server_stop_begin(), kvb_server_stop_wait()
+ * until it returns 0, kvb_server_free(). Clients reach a handler with kvb_call() of kvbell.h, or
+ * with the bare protocol.
  *
  * Conventions, true for every function here:
  * - It returns 0 or a negative errno value; what an operator should know goes to options.log.
@@ -15,9 +17,9 @@
  *   that signal chooses another. It seeds rand(3), from which libzmq draws. It never writes to stdout
  *   or stderr and never exits.
  *
- * What kvbelld does beyond this, and an embedding program has to decide for itself: it raises the soft
- * limit of open files, and makes itself undumpable, since /proc/PID/mem goes around the seals that
- * keep clients from writing into the pool.
+ * What kvbelld does beyond this, and an embedding program has to decide for itself: it raises the
+ * soft limit of open files, and makes itself undumpable, since /proc/PID/mem goes around the seals
+ * that keep clients from writing into the pool.
  */
 #ifndef KVBELL_SERVER_H
 #define KVBELL_SERVER_H
@@ -109,8 +111,8 @@ KVB_API int kvb_server_new(
 KVB_API int kvb_server_start(struct kvb_server *server);
 
 /**
- * Begins the drain and returns at once: nobody new is let in, requests that open new work and calls of
- * your handlers get -ESHUTDOWN, what was accepted goes on. Any thread, as often as you like;
+ * Begins the drain and returns at once: nobody new is let in, requests that open new work and calls
+ * of your handlers get -ESHUTDOWN, what was accepted goes on. Any thread, as often as you like;
  * async-signal-safe.
  */
 KVB_API void kvb_server_stop_begin(struct kvb_server *server);
@@ -126,38 +128,41 @@ KVB_API void kvb_server_stop_begin(struct kvb_server *server);
  */
 KVB_API int kvb_server_stop_wait(struct kvb_server *server);
 
-/** A descriptor to poll: readable when kvb_server_stop_wait() would return at once. The server's own. */
+/** A descriptor to poll: readable when kvb_server_stop_wait() would return at once. The server's
+ * own. */
 KVB_API int kvb_server_stop_fd(struct kvb_server *server);
 
 /**
- * Frees a server that was never started, did not start, or for which kvb_server_stop_wait() has returned 0.
- * Never one that is stuck: its threads still use it. NULL is allowed.
+ * Frees a server that was never started, did not start, or for which kvb_server_stop_wait() has
+ * returned 0. Never one that is stuck: its threads still use it. NULL is allowed.
  */
 KVB_API void kvb_server_free(struct kvb_server *server);
 
 /* ----------------------------------------------------------------------------------- handlers */
 
 /**
- * One call of a message, on its way through a handler. It belongs to the server and is valid until the
- * handler returns; only the thread that runs the handler may use it.
+ * One call of a message, on its way through a handler. It belongs to the server and is valid until
+ * the handler returns; only the thread that runs the handler may use it.
  */
 struct kvb_call;
 
 /**
  * A handler: answers one call.
  *
- * On success it has called kvb_call_reply() exactly once and returns 0. On failure it returns a negative
- * errno, best through kvb_call_fail(), which adds a text; a reply it gave before is forgotten then. The caller
- * gets exactly one answer, whatever the handler does: returning 0 without a reply is -ENODATA for the
- * caller, a second kvb_call_reply() is -EBADMSG, a positive return value is -EIO. The status of a caller
- * never tells whether it comes from the handler or the server, so document yours.
+ * On success it has called kvb_call_reply() exactly once and returns 0. On failure it returns a
+ * negative errno, best through kvb_call_fail(), which adds a text; a reply it gave before is
+ * forgotten then. The caller gets exactly one answer, whatever the handler does: returning 0
+ * without a reply is -ENODATA for the caller, a second kvb_call_reply() is -EBADMSG, a positive
+ * return value is -EIO. The status of a caller never tells whether it comes from the handler or the
+ * server, so document yours.
  *
- * A SYNC handler runs in the control thread, which serves every control message and lets clients in: it must
- * return within microseconds, must not block, must not wait for anything that this server does. One that
- * takes 100 ms or more is named in the log. A BLOCKING handler runs in a thread of its pool, in parallel with
- * itself; it may block, and use libkvbell on this very server. If it has not returned within its timeout, the
- * caller gets -ETIMEDOUT and whatever it answers later is dropped; the thread stays with it until it returns.
- * Neither may call the functions under "life", except kvb_server_stop_begin(), which both may.
+ * A SYNC handler runs in the control thread, which serves every control message and lets clients
+ * in: it must return within microseconds, must not block, must not wait for anything that this
+ * server does. One that takes 100 ms or more is named in the log. A BLOCKING handler runs in a
+ * thread of its pool, in parallel with itself; it may block, and use libkvbell on this very server.
+ * If it has not returned within its timeout, the caller gets -ETIMEDOUT and whatever it answers
+ * later is dropped; the thread stays with it until it returns. Neither may call the functions under
+ * "life", except kvb_server_stop_begin(), which both may.
  */
 typedef int kvb_handler_fn(struct kvb_call *call, void *user);
 
@@ -167,7 +172,8 @@ enum kvb_pool_kind {
 };
 
 /**
- * Adds a pool of threads for BLOCKING handlers; several handlers may share it. Before kvb_server_start().
+ * Adds a pool of threads for BLOCKING handlers; several handlers may share it. Before
+ * kvb_server_start().
  *
  * \param threads  1 to 256
  * \param queue_max  most calls waiting for a thread, 1 to 65536; one more is -EAGAIN for its caller,
@@ -220,8 +226,8 @@ KVB_API bool kvb_call_abandoned(const struct kvb_call *call);
 KVB_API int kvb_call_reply(struct kvb_call *call, const void *body, size_t size);
 
 /**
- * Sets the text that goes with an error, at most 191 bytes of it, and returns `error`, so that a handler ends
- * with `return kvb_call_fail(call, -ENOENT, "no model \"%s\"", name);`.
+ * Sets the text that goes with an error, at most 191 bytes of it, and returns `error`, so that a
+ * handler ends with `return kvb_call_fail(call, -ENOENT, "no model \"%s\"", name);`.
  */
 KVB_API int kvb_call_fail(struct kvb_call *call, int error, const char *format, ...)
 #if defined(__GNUC__)

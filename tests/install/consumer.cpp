@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * consumer.cpp - somebody else's C++17 program: knows kvbell by its installed header and library only.
+ * consumer.cpp - somebody else's C++17 program: knows kvbell by its installed header and library
+ * only.
  *
  * consumer DIRECTORY: puts, gets, compares with the server there; prints "ok".
  */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * server_consumer.c - somebody else's program with a server inside: knows kvbell by its installed header and
- * library only.
+ * server_consumer.c - somebody else's program with a server inside: knows kvbell by its installed
+ * header and library only.
  *
- * server_consumer DIRECTORY: makes a server there with a handler, starts it, stops it, frees it; prints "ok".
+ * server_consumer DIRECTORY: makes a server there with a handler, starts it, stops it, frees it;
+ * prints "ok".
  */
 #include <kvbell/server.h>
 #include <stdio.h>

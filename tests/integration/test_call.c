@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_call.c - kvb_call(): libkvbell's calls of a program's own handlers, alone and from many threads.
+ * test_call.c - kvb_call(): libkvbell's calls of a program's own handlers, alone and from many
+ * threads.
  *
- * The server, with handlers that answer, fail, or wait for a gate, in this process. Up to 16 threads
- * call through one client; they and the handlers record, the main thread asserts.
+ * The server, with handlers that answer, fail, or wait for a gate, in this process. Up to 16
+ * threads call through one client; they and the handlers record, the main thread asserts.
  */
 #include <errno.h>
 #include <setjmp.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_control.c - the control socket: every message is answered exactly once, whatever is wrong with it.
+ * test_control.c - the control socket: every message is answered exactly once, whatever is wrong
+ * with it.
  *
  * A server in this process; a bare DEALER in the test's thread.
  */
@@ -124,7 +125,8 @@ static void each_fault_has_its_answer(void **state)
 	assert_int_equal(dealer_ping(&dealer, 8), 0);
 }
 
-/* Any number of frames but two, or a header of another size, is -EPROTO, and the next one is served. */
+/* Any number of frames but two, or a header of another size, is -EPROTO, and the next one is
+ * served. */
 static void odd_messages_are_answered_once(void **state)
 {
 	struct kvb_msg_header header = dealer_header(&dealer, KVB_MSG_PING, 11);

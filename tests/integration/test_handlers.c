@@ -2,7 +2,8 @@
 /*
  * test_handlers.c - a program that embeds the server and registers handlers of all kinds.
  *
- * The server, with handlers that misbehave on order, in this process; bare clients in the test's thread.
+ * The server, with handlers that misbehave on order, in this process; bare clients in the test's
+ * thread.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -392,7 +393,8 @@ static void whatever_a_handler_does_there_is_one_answer(void **state)
 	}
 }
 
-/* Bodies that end too early, say more than is there, or go on after their end; for each kind of handler. */
+/* Bodies that end too early, say more than is there, or go on after their end; for each kind of
+ * handler. */
 static void malformed_bodies_get_one_error(void **state)
 {
 	static const uint16_t types[] = {T_SYNC, T_BLOCKING, T_AFFINITY, KVB_MSG_PING};
@@ -508,7 +510,8 @@ static uint64_t work_for(unsigned rounds)
 	return kvb_now_ns() - begin_ns;
 }
 
-/* With blocked handlers, everything else goes on: each ping's own answer comes next, none waits for the gate. */
+/* With blocked handlers, everything else goes on: each ping's own answer comes next, none waits
+ * for the gate. */
 static void blocked_handlers_delay_nobody(void **state)
 {
 	uint32_t threads = GATE_THREADS;
@@ -760,7 +763,8 @@ static void a_drain_finishes_what_was_accepted(void **state)
 	assert_int_equal(refused, 0);
 }
 
-/* A handler that is a client of its own server gets its answers while the server drains, and so do all others. */
+/* A handler that is a client of its own server gets its answers while the server drains, and so
+ * do all others. */
 static void a_drain_serves_the_clients_of_its_handlers(void **state)
 {
 	struct kvb_options options = KVB_OPTIONS_INIT;
@@ -880,8 +884,8 @@ static void thousands_of_calls_in_flight_get_as_many_replies(void **state)
 }
 
 /*
- * Messages that no session stands behind: their replies wait like any other while ZMQ's own thread is behind. One
- * header after the other is wrong in its own way.
+ * Messages that no session stands behind: their replies wait like any other while ZMQ's own thread
+ * is behind. One header after the other is wrong in its own way.
  */
 static void replies_without_a_session_are_not_lost(void **state)
 {
@@ -1063,7 +1067,8 @@ static void check_silent(const char *how, size_t body_size, uint64_t send_max, c
 	flooder_end(&silent);
 }
 
-/* The bound is bytes, then time; everybody else is served all the while. The times are for the reader. */
+/* The bound is bytes, then time; everybody else is served all the while. The times are for the
+ * reader. */
 static void a_client_that_does_not_read_is_bounded_then_cut(void **state)
 {
 	struct flooder honest;

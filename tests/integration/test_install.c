@@ -2,8 +2,8 @@
 /*
  * test_install.c - what is installed is enough: programs outside the tree build with it and run.
  *
- * The group installs the build under test into a fresh directory and moves it, since nothing in it may know where
- * it is. Compilers and their likes run under sh; the main thread drives and asserts.
+ * The group installs the build under test into a fresh directory and moves it, since nothing in it
+ * may know where it is. Compilers and their likes run under sh; the main thread drives and asserts.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -24,14 +24,16 @@
 #define STEP_MS    (120000u * TEST_SLOWER)
 #define SCRIPT_MAX 2048
 
-/* What each test finds: the directory with `prefix`, the installation, and all that is built. Scripts run there and
- * have $prefix, $source (the tree), $cc, $cxx and $flags (of the sanitizers). */
+/* What each test finds: the directory with `prefix`, the installation, and all that is built.
+ * Scripts run there and have $prefix, $source (the tree), $cc, $cxx and $flags (of the
+ * sanitizers). */
 static char top[64];
 static char output[96];
 
 static struct process_server server;
 
-/* Runs a script to its end; its output is in the file named so. True: it succeeded; else the output is printed. */
+/* Runs a script to its end; its output is in the file named so. True: it succeeded; else the
+ * output is printed. */
 __attribute__((format(printf, 1, 2))) static bool run_script(const char *format, ...)
 {
 	struct process_options options = PROCESS_OPTIONS_INIT;
@@ -284,8 +286,9 @@ static void the_examples_are_a_project_of_their_own(void **state)
 
 /* ----------------------------------------------------------------------------------------- exports */
 
-/* The functions that a header marks KVB_API, those that the version script names, and those that the shared library
- * exports under the script's node: the same, and nothing else. A difference is printed by diff. */
+/* The functions that a header marks KVB_API, those that the version script names, and those that
+ * the shared library exports under the script's node: the same, and nothing else. A difference
+ * is printed by diff. */
 static void check_exports(const char *header, const char *map, const char *library)
 {
 	assert_true(run_script(

@@ -314,7 +314,8 @@ static void a_killed_server_is_noticed_at_once_and_replaced(void **state)
 		pids[i] = process_fork(be_engine, &numbers[i]);
 	}
 	assert_true(embedded_wait(all_are_calling, NULL));
-	/* Before the kill, so that no engine sees the server gone and nobody said to have killed it. */
+	/* Before the kill, so that no engine sees the server gone and nobody said to have killed
+	 * it. */
 	kvb_store_release(&shared->killed_ns, kvb_now_ns());
 	kill(server.pid, SIGKILL);
 	/* At once, while the kernel still tears the first one down. */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_late_write.c - the fault this project began with: a handler that finishes while the server closes, and writes
- * the 8 bytes of its wake-up into whatever file has got the descriptor's number.
+ * test_late_write.c - the fault this project began with: a handler that finishes while the server
+ * closes, and writes the 8 bytes of its wake-up into whatever file has got the descriptor's number.
  *
- * Again and again a server is stopped while handlers run and payload moves, and all the while a thread opens
- * and creates files, so that each number that becomes free is taken at once. Every file must stay empty.
- * `./dev mutate` runs this against servers that close too early, and it must fail there.
+ * Again and again a server is stopped while handlers run and payload moves, and all the while a
+ * thread opens and creates files, so that each number that becomes free is taken at once. Every
+ * file must stay empty. `./dev mutate` runs this against servers that close too early, and it must
+ * fail there.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -56,7 +57,8 @@ static void close_file(int fd)
 	close(fd);
 }
 
-/* Holds FILES descriptors, the oldest of which makes room for the next. No assertion may stand here. */
+/* Holds FILES descriptors, the oldest of which makes room for the next. No assertion may stand
+ * here. */
 static void *open_files(void *arg)
 {
 	int fds[FILES];

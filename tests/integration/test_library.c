@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_library.c - libkvbell against a server in this process: every size and key, byte for byte; every
- * error with its name; threads, deadlines, fork.
+ * test_library.c - libkvbell against a server in this process: every size and key, byte for byte;
+ * every error with its name; threads, deadlines, fork.
  *
  * The main thread asserts; other threads and children record.
  */

@@ -2,8 +2,8 @@
 /*
  * test_lying_server.c - what libkvbell does when the server says what cannot be.
  *
- * A thread plays the server: it lets one client in and answers every request with the same completion. It
- * asserts nothing; the main thread does.
+ * A thread plays the server: it lets one client in and answers every request with the same
+ * completion. It asserts nothing; the main thread does.
  */
 #include <errno.h>
 #include <poll.h>

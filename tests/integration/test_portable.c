@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_portable.c - requests by control message: what is accepted, what is refused, and that both carriers end in one
- * completion queue with one credit.
+ * test_portable.c - requests by control message: what is accepted, what is refused, and that both
+ * carriers end in one completion queue with one credit.
  *
  * A server in this process; a bare client with ring and DEALER in the test's thread.
  */
@@ -305,7 +305,8 @@ static void what_is_accepted_completes_once_and_in_order(void **state)
 	}
 }
 
-/* While the worker is held in a copy, no more is taken than the session's queue holds, which is its credit. */
+/* While the worker is held in a copy, no more is taken than the session's queue holds, which is
+ * its credit. */
 static void more_than_the_queue_holds_is_not_accepted(void **state)
 {
 	struct kvb_sqe put = put_of(0, 0, 100, 100);
@@ -374,7 +375,8 @@ static void a_transfer_stays_on_the_carrier_that_opened_it(void **state)
 	put_whole("big", 5 * FRAGMENT + 1);
 }
 
-/* A client that floods one carrier does not keep its own other one waiting: they are served in turn. */
+/* A client that floods one carrier does not keep its own other one waiting: they are served in
+ * turn. */
 static void the_carriers_take_turns(void **state)
 {
 	struct kvb_sqe put = put_of(0, 0, 100, 100);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_programs.c - kvbelld as a program: its directory, its signals, its exit status, its order of leaving.
+ * test_programs.c - kvbelld as a program: its directory, its signals, its exit status, its order of
+ * leaving.
  *
  * Real processes; the main thread drives and asserts.
  */

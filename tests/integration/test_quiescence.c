@@ -2,9 +2,9 @@
 /*
  * test_quiescence.c - descriptors go only after the workers are seen not to touch them.
  *
- * A server in this process, so that its descriptors share their numbers with the test's files: the fault
- * this project exists for is a late ring into a number that somebody else has got meanwhile. Threads and
- * hooks record into atomics; the main thread asserts.
+ * A server in this process, so that its descriptors share their numbers with the test's files: the
+ * fault this project exists for is a late ring into a number that somebody else has got meanwhile.
+ * Threads and hooks record into atomics; the main thread asserts.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -117,7 +117,8 @@ static void a_worker_with_an_event_in_hand_holds_up_the_close(void **state)
 	assert_true(embedded_wait(gate_reached, NULL));
 	raw_drop(&raw);
 	assert_true(embedded_wait(logged, "session 0 (raw) ends: the client left"));
-	/* The other worker serves on, and passes many quiescent points; the stopped one passes none. */
+	/* The other worker serves on, and passes many quiescent points; the stopped one passes
+	 * none. */
 	for (int i = 0; i < 2000; i++)
 		assert_int_equal(raw_call(&other, &nop, NULL, NULL), 0);
 	assert_false(logged("step: close kick of session 0"));
@@ -155,7 +156,8 @@ static void a_worker_in_a_copy_holds_up_the_close(void **state)
 	raw_drop(&other);
 }
 
-/* The client fills its bell and takes O_NONBLOCK away from the description it shares with the server. */
+/* The client fills its bell and takes O_NONBLOCK away from the description it shares with the
+ * server. */
 static void a_bell_that_blocks_costs_its_owner_the_session(void **state)
 {
 	struct kvb_sqe nop = {.op = KVB_OP_NOP};
@@ -292,8 +294,8 @@ static struct {
 	uint32_t faults; /* atomic: canary files that could not be made */
 } storm;
 
-/* Makes files all the time, so that a number that is closed is reused at once, and looks whether anybody
- * wrote into them. */
+/* Makes files all the time, so that a number that is closed is reused at once, and looks whether
+ * anybody wrote into them. */
 static void *make_canaries(void *arg)
 {
 	(void)arg;

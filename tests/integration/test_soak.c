@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_soak.c - four client processes, a minute of puts and gets of 64 KiB to 32 MiB, with a pool that holds
- * a quarter of what they store: no wrong byte, and nothing that grows.
+ * test_soak.c - four client processes, a minute of puts and gets of 64 KiB to 32 MiB, with a pool
+ * that holds a quarter of what they store: no wrong byte, and nothing that grows.
  */
 #include <errno.h>
 #include <setjmp.h>

@@ -34,7 +34,8 @@ static int group_setup(void **state)
 	return 0;
 }
 
-/* Runs "kvbell --dir D ARGS..." with stdin from in_path when `input`; stdout and stderr go to files. */
+/* Runs "kvbell --dir D ARGS..." with stdin from in_path when `input`; stdout and stderr go to
+ * files. */
 static int tool_with(const char *dir, bool input, const char *const args[])
 {
 	struct process_options options = PROCESS_OPTIONS_INIT;

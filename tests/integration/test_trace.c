@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_trace.c - what the kernel sees, by strace: no payload on any socket, bells rung by workers alone.
+ * test_trace.c - what the kernel sees, by strace: no payload on any socket, bells rung by workers
+ * alone.
  *
  * The server runs under one strace; this program runs itself, as a client, under another.
  */
@@ -117,7 +118,8 @@ static void serve_traced(const char *const *prefix)
 
 	server.prefix = prefix;
 	assert_int_equal(process_server_start(&server, args), 0);
-	/* The pool grows in the background; the put needs 64 MiB at once, which the first range has. */
+	/* The pool grows in the background; the put needs 64 MiB at once, which the first range
+	 * has. */
 	assert_int_equal(run_client_traced(), 0);
 	kill(traced_pid(), SIGTERM);
 	assert_int_equal(process_wait(server.pid, 60000 * TEST_SLOWER), 0);

@@ -2,8 +2,8 @@
 /*
  * test_users.c - clients of other users: own, trusted, isolated, and those on no list.
  *
- * Needs root, to become the others. Children do the calls as uid 1000 and 1001 and return a bit for each
- * that went otherwise than DESIGN's table says; the main thread asserts.
+ * Needs root, to become the others. Children do the calls as uid 1000 and 1001 and return a bit for
+ * each that went otherwise than DESIGN's table says; the main thread asserts.
  */
 #include <errno.h>
 #include <grp.h>

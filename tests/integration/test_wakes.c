@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_wakes.c - no wake-up is ever lost: many sessions, two workers, clients that sleep all the time.
+ * test_wakes.c - no wake-up is ever lost: many sessions, two workers, clients that sleep all the
+ * time.
  *
- * A server in this process and clients of bare protocol in a few threads. A client waits for its bell
- * without a re-check, so a lost wake is a hang, which its deadline turns into a failure.
+ * A server in this process and clients of bare protocol in a few threads. A client waits for its
+ * bell without a re-check, so a lost wake is a hang, which its deadline turns into a failure.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,8 +46,8 @@ static uint32_t next_random(uint64_t *seed)
 	return (uint32_t)(*seed >> 33);
 }
 
-/* A burst into each of some sessions, then everything is awaited: while one is served, the kicks of the
- * others come in at every moment of a visit. */
+/* A burst into each of some sessions, then everything is awaited: while one is served, the kicks
+ * of the others come in at every moment of a visit. */
 static int one_round(struct crowd *crowd, struct raw_client *clients)
 {
 	unsigned sent[SESSIONS];
@@ -127,7 +128,8 @@ static void no_wake_is_lost(void **state)
 	check_crowds(0);
 }
 
-/* Sessions fall asleep at every moment: while requests come, and while others keep the worker awake. */
+/* Sessions fall asleep at every moment: while requests come, and while others keep the worker
+ * awake. */
 static void no_wake_is_lost_while_workers_spin(void **state)
 {
 	(void)state;
@@ -135,7 +137,8 @@ static void no_wake_is_lost_while_workers_spin(void **state)
 	check_crowds(50);
 }
 
-/* Two threads of one client that ping in step: none has anybody after it whose answer would wake it. */
+/* Two threads of one client that ping in step: none has anybody after it whose answer would wake
+ * it. */
 struct pair {
 	struct kvb_client *client;
 	pthread_barrier_t both;
@@ -169,8 +172,9 @@ static void *ping_in_step(void *arg)
 	return NULL;
 }
 
-/* Threads of one client take each other's answers while one spins. Who then sleeps, though its answer is there, wakes
- * at the re-check only; a busy machine may delay a few as long, but not one in a hundred. */
+/* Threads of one client take each other's answers while one spins. Who then sleeps, though its
+ * answer is there, wakes at the re-check only; a busy machine may delay a few as long, but not
+ * one in a hundred. */
 static void threads_of_a_spinning_client_do_not_miss_their_answers(void **state)
 {
 	struct pair pair = {0};

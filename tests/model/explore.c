@@ -2,8 +2,8 @@
 /*
  * explore.c - see explore.h.
  *
- * Owns the states and edges of one exploration while it runs; the test's main thread. It must never drop
- * a state: running out of memory fails the whole exploration.
+ * Owns the states and edges of one exploration while it runs; the test's main thread. It must never
+ * drop a state: running out of memory fails the whole exploration.
  */
 #include "tests/model/explore.h"
 

@@ -2,8 +2,8 @@
 /*
  * explore.h - every state that a small model can reach, and what is wrong with it.
  *
- * A model is a struct without padding and a function that emits each state one atomic step away. The
- * exploration is breadth first and complete: what it does not find cannot happen in the model.
+ * A model is a struct without padding and a function that emits each state one atomic step away.
+ * The exploration is breadth first and complete: what it does not find cannot happen in the model.
  */
 #ifndef KVB_TESTS_MODEL_EXPLORE_H
 #define KVB_TESTS_MODEL_EXPLORE_H

@@ -2,9 +2,10 @@
 /*
  * test_bell_model.c - every interleaving of a bell: one producer, one consumer, one sleeping word.
  *
- * The model is shm/bell.h, step by atomic step, with a store buffer on each side as x86 has it. Each
- * part of the protocol is then left out once, and the model must find the consumer asleep over an item;
- * otherwise it proves nothing. Main thread; it must never prune: the numbers of states are exact.
+ * The model is shm/bell.h, step by atomic step, with a store buffer on each side as x86 has it.
+ * Each part of the protocol is then left out once, and the model must find the consumer asleep over
+ * an item; otherwise it proves nothing. Main thread; it must never prune: the numbers of states are
+ * exact.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -157,7 +158,8 @@ static void step_consumer(
 		next.buffer[0] = state->buffer[1];
 		next.buffer[1] = 0;
 		explore_emit(explore, &next);
-		/* Fences and system calls wait for the buffer; so does a third store, for want of room. */
+		/* Fences and system calls wait for the buffer; so does a third store, for want
+		 * of room. */
 		if (at == C_FENCE || at == C_SLEEP || at == C_CLEAR || state->buffer[1])
 			return;
 		next = *state;

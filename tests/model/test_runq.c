@@ -2,9 +2,9 @@
 /*
  * test_runq.c - the run queue, the bell and the last look, in every interleaving.
  *
- * Two workers, one session, a client that submits three requests; a visit serves one. Each step below is one
- * atomic step of worker.c, execute.c or kvb_bell_wanted(). A missing fence is modelled by what it allows:
- * the load that comes after the store in the program happens before it.
+ * Two workers, one session, a client that submits three requests; a visit serves one. Each step
+ * below is one atomic step of worker.c, execute.c or kvb_bell_wanted(). A missing fence is modelled
+ * by what it allows: the load that comes after the store in the program happens before it.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_bell.c - who is rung, how often, and what a bell answers. tests/model/test_bell_model.c has the
- * interleavings, test_ring.c the threads.
+ * test_bell.c - who is rung, how often, and what a bell answers. tests/model/test_bell_model.c has
+ * the interleavings, test_ring.c the threads.
  *
  * Helper threads block in a ring on purpose, or race for the sleeping word; they assert nothing.
  */
@@ -239,8 +239,8 @@ static void go_to_sleep(struct race *race)
 	}
 }
 
-/* The store-buffer litmus test: each side stores its word and looks at the other's. Without either fence
- * both may look too early. */
+/* The store-buffer litmus test: each side stores its word and looks at the other's. Without
+ * either fence both may look too early. */
 static void one_of_the_two_always_notices(void **state)
 {
 	static struct race race;

@@ -3,9 +3,9 @@
  * test_pack.c - the scan that tells one whole MessagePack object from anything else: by the
  * specification, and beside msgpack-c.
  *
- * Main thread. What is scanned lies in memory of exactly its size, so that the sanitizer sees a byte
- * read too many. msgpack-c reserves memory by the count that it reads, so it never gets what the scan
- * has refused and what may hold a count of 32 bits.
+ * Main thread. What is scanned lies in memory of exactly its size, so that the sanitizer sees a
+ * byte read too many. msgpack-c reserves memory by the count that it reads, so it never gets what
+ * the scan has refused and what may hold a count of 32 bits.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,9 +45,9 @@ static void put_number(uint8_t *bytes, unsigned width, uint64_t value)
 
 /* ------------------------------------------------------------------------------------ the specification */
 
-/* The table of the specification: after a first byte come a number of `width` bytes, `fixed` bytes, and
- * as many bytes or objects as the number says, `per` for each. Without a number its value is in the
- * first byte, under `mask`. */
+/* The table of the specification: after a first byte come a number of `width` bytes, `fixed`
+ * bytes, and as many bytes or objects as the number says, `per` for each. Without a number its
+ * value is in the first byte, under `mask`. */
 static const struct form {
 	uint8_t from, to;
 	uint8_t width, fixed, mask, per;
@@ -94,8 +94,8 @@ static const struct form *form_of(unsigned first)
 	return NULL;
 }
 
-/* Writes the object that begins with `first` and holds `number`, where it holds any; all else is nils.
- * Returns its size. */
+/* Writes the object that begins with `first` and holds `number`, where it holds any; all else is
+ * nils. Returns its size. */
 static size_t make_object(uint8_t *bytes, unsigned first, uint32_t number)
 {
 	const struct form *form = form_of(first);

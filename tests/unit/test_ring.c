@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_ring.c - the two queues of a session: around the end of their indices, against a hostile peer, and
- * between two threads that sleep and ring each other with no deadline, so that a lost wake hangs.
+ * test_ring.c - the two queues of a session: around the end of their indices, against a hostile
+ * peer, and between two threads that sleep and ring each other with no deadline, so that a lost
+ * wake hangs.
  *
- * One mapping for both sides, since ThreadSanitizer does not see that two mappings are one memory. The
- * threads assert nothing; they leave what they found to the main thread.
+ * One mapping for both sides, since ThreadSanitizer does not see that two mappings are one memory.
+ * The threads assert nothing; they leave what they found to the main thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -356,7 +357,8 @@ static void hostile_indices_at(uint32_t entries, uint32_t start, uint32_t distan
 	assert_int_equal(push(&rings, 1), -EAGAIN);
 	assert_int_equal(rings.sq_client.tail, start);
 
-	/* A client that has read completions that were never posted, or none for longer than the queue is. */
+	/* A client that has read completions that were never posted, or none for longer than the
+	 * queue is. */
 	for (uint32_t i = 0; i < entries; i++)
 		post(&rings, i);
 	rings.header->cq_head = start + entries - distance;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_segment.c - memfds: what their seals forbid, what is refused before it is mapped, which pages are
- * there, and who inherits what.
+ * test_segment.c - memfds: what their seals forbid, what is refused before it is mapped, which
+ * pages are there, and who inherits what.
  *
- * Main thread; forked children only look, say what they saw by their exit status, and assert nothing.
+ * Main thread; forked children only look, say what they saw by their exit status, and assert
+ * nothing.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_staging.c - the ring of bytes: in order, in any order, around its end, and at random against a map
- * of who has which line. Main thread.
+ * test_staging.c - the ring of bytes: in order, in any order, around its end, and at random against
+ * a map of who has which line. Main thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>

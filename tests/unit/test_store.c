@@ -4,8 +4,8 @@
  *
  * Owns a pool of plain memory. The tests run in one thread, but for the last, where several threads
  * put, read and delete the same keys; they only record what is wrong, and the test's thread asserts
- * once they are joined. The random test compares every step with a model that knows each unit of the
- * pool; its seeds are fixed, so a failure can be had again.
+ * once they are joined. The random test compares every step with a model that knows each unit of
+ * the pool; its seeds are fixed, so a failure can be had again.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
 /*
  * test_workload.c - traces, good and bad; generated conversations; the payload's pattern.
  *
- * Single thread. Owns one temporary file at a time. The figures of generated workloads come from a model
- * written apart from workload.c, so a change of the generator shows here.
+ * Single thread. Owns one temporary file at a time. The figures of generated workloads come from a
+ * model written apart from workload.c, so a change of the generator shows here.
  */
 #include <setjmp.h>
 #include <stdarg.h>

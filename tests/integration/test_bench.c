@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_bench.c - kvbell-bench runs, and what it writes for programs has the form that they rely on.
+ *
+ * The figures themselves are not judged here: that is for people, on a machine that is quiet.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "shm/util.h"
+#include "tests/process.h"
+
+static char dir[64], output[96], errors[96];
+
+static int setup(void **state)
+{
+	(void)state;
+	if (process_dir_new(dir, sizeof(dir)) < 0)
+		return -1;
+	snprintf(output, sizeof(output), "%s/output", dir);
+	snprintf(errors, sizeof(errors), "%s/errors", dir);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	process_dir_remove(dir);
+	return 0;
+}
+
+static int run(const char *const argv[])
+{
+	struct process_options options = PROCESS_OPTIONS_INIT;
+
+	options.output = output;
+	options.errors = errors;
+	return process_run(argv, &options);
+}
+
+static void assert_errors_have(const char *text)
+{
+	char *all = process_read_file(errors);
+
+	assert_non_null(strstr(all, text));
+	free(all);
+}
+
+static json_t *find(json_t *results, const char *name)
+{
+	size_t i;
+	json_t *result;
+
+	json_array_foreach(results, i,
+		result) if (strcmp(json_string_value(json_object_get(result, "name")), name) ==
+		0) return result;
+	return NULL;
+}
+
+static double number_of(json_t *object, const char *name)
+{
+	json_t *number = json_object_get(object, name);
+
+	assert_true(json_is_number(number));
+	return json_number_value(number);
+}
+
+static void check_result(json_t *results, const char *name, const char *unit, const char *limit)
+{
+	json_t *result = find(results, name), *beside = limit ? find(results, limit) : NULL;
+
+	assert_non_null(result);
+	assert_string_equal(json_string_value(json_object_get(result, "unit")), unit);
+	assert_true(number_of(result, "n") > 0);
+	assert_true(number_of(result, "p50") > 0);
+	assert_true(number_of(result, "p99") > 0 && number_of(result, "p999") > 0);
+	assert_true(number_of(result, "max") > 0);
+	if (!limit)
+		return;
+	assert_non_null(beside);
+	assert_true(number_of(result, "limit") == number_of(beside, "p50"));
+	assert_true(number_of(result, "ratio") ==
+		number_of(result, "p50") / number_of(result, "limit"));
+}
+
+static void every_figure_stands_beside_its_limit(void **state)
+{
+	static const char *const argv[] = {
+		KVB_TEST_BENCH, "--json", "--seconds", "0.05", "--sizes", "4KiB,1MiB", NULL};
+	static const char *const limits[] = {
+		"memcpy_GBps", "ntcopy_GBps", "eventfd_rtt_us", "cacheline_rtt_us", "zmq_rtt_us"};
+	json_t *all, *results;
+
+	(void)state;
+	assert_int_equal(run(argv), 0);
+	all = json_load_file(output, 0, NULL);
+	assert_non_null(all);
+	assert_int_equal(json_integer_value(json_object_get(all, "schema")), 1);
+	assert_string_equal(json_string_value(json_object_get(all, "suite")), "all");
+	assert_true(json_is_object(json_object_get(all, "machine")));
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(limits); i++)
+		assert_true(number_of(json_object_get(all, "limits"), limits[i]) > 0);
+	results = json_object_get(all, "results");
+	check_result(results, "memcpy.32MiB", "GB/s", NULL);
+	check_result(results, "ping.ring.block", "us", "eventfd.rtt");
+	check_result(results, "ping.ring.idle", "us", "eventfd.rtt");
+	check_result(results, "ping.ring.spin", "us", "cacheline.rtt");
+	check_result(results, "ping.zmq", "us", "zmq.rtt");
+	check_result(results, "put.4KiB.ring", "us", "eventfd.rtt");
+	check_result(results, "get.4KiB.ring.idle", "us", "eventfd.rtt");
+	check_result(results, "put.4KiB.ring.spin", "us", "cacheline.rtt");
+	check_result(results, "put.1MiB.ring", "GB/s", "memcpy.1MiB");
+	check_result(results, "get.1MiB.ring.spin", "GB/s", "memcpy.1MiB");
+	check_result(results, "put.1MiB.zmq", "GB/s", "memcpy.1MiB");
+	json_decref(all);
+}
+
+static void bad_usage_names_what_is_wrong(void **state)
+{
+	static const char *const wrong[][2] = {
+		{"--server-cpus=1-", "\"1-\" is not a list of CPUs"},
+		{"--client-cpus=", "\"\" is not a list of CPUs"},
+		{"--sizes=4KiB,,1MiB", "--sizes: \"4KiB,,1MiB\" is not a list of sizes"},
+		{"--sizes=1GiB", "--sizes: \"1GiB\" is not a list of sizes"},
+		{"--seconds=0", "--seconds: \"0\" is not a number"},
+		{"--spin-us=no", "--spin-us: \"no\" is not a number"},
+		{"throughput", "\"throughput\": give one of limits, latency, bandwidth"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(wrong); i++) {
+		const char *const argv[] = {KVB_TEST_BENCH, wrong[i][0], NULL};
+		assert_int_equal(run(argv), 2);
+		assert_errors_have(wrong[i][1]);
+	}
+}
+
+/* A CPU that is not there: nothing is measured somewhere else instead. */
+static void a_pinning_that_cannot_be_is_an_error(void **state)
+{
+	static const char *const argv[] = {KVB_TEST_BENCH, "limits", "--client-cpus", "1000", NULL};
+
+	(void)state;
+	assert_int_equal(run(argv), 1);
+	assert_errors_have("pinning the client");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			every_figure_stands_beside_its_limit, setup, teardown),
+		cmocka_unit_test_setup_teardown(bad_usage_names_what_is_wrong, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_pinning_that_cannot_be_is_an_error, setup, teardown),
+	};
+
+	return cmocka_run_group_tests_name("bench", tests, NULL, NULL) ? 1 : 0;
+}
