@@ -189,16 +189,40 @@ static void zmq_server(struct shared *shared)
 }
 
 struct zmq_client {
-	void *dealer;
+	const char *endpoint;
+	void *context, *dealer; /* NULL until used */
 	uint8_t *payload;
 	size_t size;
 };
+
+static int zmq_client_open(struct zmq_client *client)
+{
+	int zero = 0;
+
+	client->context = zmq_ctx_new();
+	client->dealer = zmq_socket(client->context, ZMQ_DEALER);
+	zmq_setsockopt(client->dealer, ZMQ_LINGER, &zero, sizeof(zero));
+	return zmq_connect(client->dealer, client->endpoint) < 0 ? -errno : 0;
+}
+
+static void zmq_client_close(struct zmq_client *client)
+{
+	if (client->dealer)
+		zmq_close(client->dealer);
+	if (client->context)
+		zmq_ctx_term(client->context);
+}
 
 static int zmq_once(void *arg)
 {
 	struct zmq_client *client = arg;
 	uint8_t reply[MESSAGE];
+	/* Not before the other side was forked: ZMQ's threads may hold locks that a child would
+	 * find held for ever. */
+	int r = client->dealer ? 0 : zmq_client_open(client);
 
+	if (r < 0)
+		return r;
 	return zmq_send(client->dealer, client->payload, client->size, 0) < 0 ||
 			zmq_recv(client->dealer, reply, sizeof(reply), 0) < 0
 		? -errno
@@ -210,19 +234,13 @@ int kvb_limit_zmq_put(const struct kvb_sides *sides, size_t size, double seconds
 {
 	struct shared *shared = shared_new();
 	struct zmq_client client = {.payload = calloc(1, size), .size = size};
-	void *context;
-	int zero = 0;
 	int r = -ENOMEM;
 
 	if (shared && client.payload) {
 		shared->size = size;
-		context = zmq_ctx_new();
-		client.dealer = zmq_socket(context, ZMQ_DEALER);
-		zmq_setsockopt(client.dealer, ZMQ_LINGER, &zero, sizeof(zero));
-		zmq_connect(client.dealer, shared->endpoint);
+		client.endpoint = shared->endpoint;
 		r = round_trips(sides, shared, zmq_server, zmq_once, &client, seconds, ret_took_ns);
-		zmq_close(client.dealer);
-		zmq_ctx_term(context);
+		zmq_client_close(&client);
 	}
 	if (shared)
 		shared_free(shared);
