@@ -172,7 +172,8 @@ struct caller {
 	uint32_t failed;
 	int error; /* the first */
 	char text[sizeof(((struct kvb_reply *)0)->text)];
-	int other_error; /* of calls that are not kvb_call() */
+	int other_error;        /* of calls that are not kvb_call() */
+	uint32_t other_control; /* how many of these went through the control socket */
 };
 
 /* Not on a stack, which a failed assertion leaves while they run. */
@@ -620,10 +621,14 @@ static void *call_and_do_other_things(void *arg)
 			call_large(caller, i);
 		else
 			call_numbered(caller, i);
-		if (i % 10 == caller->number % 10)
+		if (i % 10 == caller->number % 10) {
 			r = kvb_ping_control(client);
-		if (i % 30 == caller->number && r == 0)
+			caller->other_control++;
+		}
+		if (i % 30 == caller->number && r == 0) {
 			r = put_and_list(caller, i);
+			caller->other_control++;
+		}
 		if (i % 50 == caller->number && r == 0)
 			r = kvb_ping(client);
 		if (caller->other_error == 0)
@@ -636,6 +641,7 @@ static void *call_and_do_other_things(void *arg)
 static void each_of_many_threads_gets_its_own_answers(void **state)
 {
 	static const uint16_t types[] = {T_SYNC, T_BLOCKING, T_GATE, T_BLOCKING};
+	uint64_t requests = 0;
 
 	(void)state;
 	open_gate();
@@ -649,7 +655,11 @@ static void each_of_many_threads_gets_its_own_answers(void **state)
 		assert_int_equal(callers[i].wrong, 0);
 		assert_int_equal(callers[i].other_error, 0);
 		assert_int_equal(callers[i].answered, CALLS_EACH);
+		requests += CALLS_EACH + callers[i].other_control;
 	}
+	/* And the token, once for all. */
+	assert_int_equal(
+		kvb_load_relaxed(&embedded.server->counters.control_requests), requests + 1);
 	assert_int_equal(kvb_load_relaxed(&embedded.server->counters.control_dropped), 0);
 }
 
