@@ -43,7 +43,6 @@ struct bench {
 	unsigned n_sizes;
 	bool json;
 	const char *suite; /* NULL: all */
-	struct kvb_sides sides;
 	struct kvb_results results;
 
 	struct kvb_own_server server;
@@ -164,6 +163,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
+/* NULL: anywhere. */
+static const cpu_set_t *server_cpus(const struct bench *bench)
+{
+	return bench->pin_server ? &bench->server_cpus : NULL;
+}
+
 static bool wanted(const struct bench *bench, const char *suite)
 {
 	return !bench->suite || strcmp(bench->suite, suite) == 0;
@@ -223,7 +228,7 @@ static int measure_round_trips(struct bench *bench)
 
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(limits); i++) {
 		struct kvb_histogram took_ns = {0};
-		int r = limits[i].fn(&bench->sides, bench->seconds, &took_ns);
+		int r = limits[i].fn(server_cpus(bench), bench->seconds, &took_ns);
 		if (r < 0)
 			return fail(limits[i].name, r);
 		add(bench, limits[i].name, &took_ns, 0, NULL);
@@ -267,9 +272,8 @@ static int measure_limits(struct bench *bench)
 
 static int open_pair(struct bench *bench, uint32_t spin_us)
 {
-	struct kvb_own_server_options server = {.pool = "1GiB",
-		.spin_us = spin_us,
-		.cpus = bench->pin_server ? &bench->server_cpus : NULL};
+	struct kvb_own_server_options server = {
+		.pool = "1GiB", .spin_us = spin_us, .cpus = server_cpus(bench)};
 	struct kvb_options options = KVB_OPTIONS_INIT;
 	struct kvb_progress silent = {0};
 	int r = kvb_own_server_start(&bench->server, &server);
@@ -411,7 +415,7 @@ static int measure_zmq_put(struct bench *bench, uint64_t bytes)
 {
 	struct kvb_histogram took_ns = {0};
 	char name[48], limit[48], text[24];
-	int r = kvb_limit_zmq_put(&bench->sides, bytes, bench->seconds, &took_ns);
+	int r = kvb_limit_zmq_put(server_cpus(bench), bytes, bench->seconds, &took_ns);
 
 	if (r < 0)
 		return fail("payload by ZMQ", r);
@@ -466,8 +470,6 @@ static int run(struct bench *bench)
 {
 	int r = pin_client(bench);
 
-	bench->sides.server = bench->pin_server ? &bench->server_cpus : NULL;
-	bench->sides.client = bench->pin_client ? &bench->client_cpus : NULL;
 	if (r == 0)
 		r = make_payload(bench);
 	if (r < 0)

@@ -27,7 +27,7 @@
 /* So many buffers on each side that none is in a cache when its turn comes again. */
 #define COLD_BYTES (512 * KVB_MIB)
 
-/* Shared by both sides: nothing here lies on a line with something of the other side. */
+/* Shared by both server_cpus: nothing here lies on a line with something of the other side. */
 struct shared {
 	_Alignas(128) uint32_t request;
 	_Alignas(128) uint32_t reply;
@@ -61,24 +61,24 @@ static void shared_free(struct shared *shared)
 	munmap(shared, sizeof(*shared));
 }
 
-static pid_t start_side(const struct kvb_sides *sides, side_fn *fn, struct shared *shared)
+static pid_t start_side(const cpu_set_t *server_cpus, side_fn *fn, struct shared *shared)
 {
 	pid_t pid = fork();
 
 	if (pid != 0)
 		return pid;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (sides->server && sched_setaffinity(0, sizeof(*sides->server), sides->server) < 0)
+	if (server_cpus && sched_setaffinity(0, sizeof(*server_cpus), server_cpus) < 0)
 		_exit(1);
 	fn(shared);
 	_exit(0);
 }
 
 /* Goes there and back with `once` for `seconds`. */
-static int round_trips(const struct kvb_sides *sides, struct shared *shared, side_fn *server,
+static int round_trips(const cpu_set_t *server_cpus, struct shared *shared, side_fn *server,
 	int (*once)(void *arg), void *arg, double seconds, struct kvb_histogram *took_ns)
 {
-	pid_t pid = start_side(sides, server, shared);
+	pid_t pid = start_side(server_cpus, server, shared);
 	uint64_t begin_ns = kvb_now_ns(), now_ns = begin_ns;
 	int r = pid < 0 ? -errno : once(arg);
 
@@ -117,14 +117,15 @@ static int eventfd_once(void *arg)
 }
 
 int kvb_limit_eventfd(
-	const struct kvb_sides *sides, double seconds, struct kvb_histogram *ret_took_ns)
+	const cpu_set_t *server_cpus, double seconds, struct kvb_histogram *ret_took_ns)
 {
 	struct shared *shared = shared_new();
 	int r;
 
 	if (!shared)
 		return -ENOMEM;
-	r = round_trips(sides, shared, eventfd_server, eventfd_once, shared, seconds, ret_took_ns);
+	r = round_trips(
+		server_cpus, shared, eventfd_server, eventfd_once, shared, seconds, ret_took_ns);
 	shared_free(shared);
 	return r;
 }
@@ -152,15 +153,15 @@ static int cacheline_once(void *arg)
 }
 
 int kvb_limit_cacheline(
-	const struct kvb_sides *sides, double seconds, struct kvb_histogram *ret_took_ns)
+	const cpu_set_t *server_cpus, double seconds, struct kvb_histogram *ret_took_ns)
 {
 	struct shared *shared = shared_new();
 	int r;
 
 	if (!shared)
 		return -ENOMEM;
-	r = round_trips(
-		sides, shared, cacheline_server, cacheline_once, shared, seconds, ret_took_ns);
+	r = round_trips(server_cpus, shared, cacheline_server, cacheline_once, shared, seconds,
+		ret_took_ns);
 	shared_free(shared);
 	return r;
 }
@@ -229,7 +230,7 @@ static int zmq_once(void *arg)
 		: 0;
 }
 
-int kvb_limit_zmq_put(const struct kvb_sides *sides, size_t size, double seconds,
+int kvb_limit_zmq_put(const cpu_set_t *server_cpus, size_t size, double seconds,
 	struct kvb_histogram *ret_took_ns)
 {
 	struct shared *shared = shared_new();
@@ -239,7 +240,8 @@ int kvb_limit_zmq_put(const struct kvb_sides *sides, size_t size, double seconds
 	if (shared && client.payload) {
 		shared->size = size;
 		client.endpoint = shared->endpoint;
-		r = round_trips(sides, shared, zmq_server, zmq_once, &client, seconds, ret_took_ns);
+		r = round_trips(
+			server_cpus, shared, zmq_server, zmq_once, &client, seconds, ret_took_ns);
 		zmq_client_close(&client);
 	}
 	if (shared)
@@ -248,9 +250,9 @@ int kvb_limit_zmq_put(const struct kvb_sides *sides, size_t size, double seconds
 	return r;
 }
 
-int kvb_limit_zmq(const struct kvb_sides *sides, double seconds, struct kvb_histogram *ret_took_ns)
+int kvb_limit_zmq(const cpu_set_t *server_cpus, double seconds, struct kvb_histogram *ret_took_ns)
 {
-	return kvb_limit_zmq_put(sides, MESSAGE, seconds, ret_took_ns);
+	return kvb_limit_zmq_put(server_cpus, MESSAGE, seconds, ret_took_ns);
 }
 
 /* -------------------------------------------------------------------------------------------- copies */

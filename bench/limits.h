@@ -12,15 +12,10 @@
 
 #include "bench/histogram.h"
 
-/* Where the two sides of a round trip run. NULL: anywhere. */
-struct kvb_sides {
-	const cpu_set_t *client; /* of this process; it is there already */
-	const cpu_set_t *server;
-};
-
-/* Each fills in a histogram of nanoseconds for `seconds`. 0; -errno. */
+/* Round trips between this process and one that runs on `server_cpus` (NULL: anywhere). Each
+ * fills in a histogram of nanoseconds for `seconds`. 0; -errno. */
 typedef int kvb_limit_fn(
-	const struct kvb_sides *sides, double seconds, struct kvb_histogram *ret_took_ns);
+	const cpu_set_t *server_cpus, double seconds, struct kvb_histogram *ret_took_ns);
 
 /* A blocking write and read of eventfds, there and back between two processes. */
 kvb_limit_fn kvb_limit_eventfd;
@@ -33,7 +28,7 @@ kvb_limit_fn kvb_limit_zmq;
 int kvb_limit_memcpy(size_t size, double seconds, struct kvb_histogram *ret_took_ns);
 int kvb_limit_ntcopy(size_t size, double seconds, struct kvb_histogram *ret_took_ns);
 /* `size` bytes of payload in a ZMQ message, copied out on the other side, and a word back. */
-int kvb_limit_zmq_put(const struct kvb_sides *sides, size_t size, double seconds,
+int kvb_limit_zmq_put(const cpu_set_t *server_cpus, size_t size, double seconds,
 	struct kvb_histogram *ret_took_ns);
 
 #endif /* KVB_BENCH_LIMITS_H */

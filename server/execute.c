@@ -487,7 +487,8 @@ static bool serve_requests(struct kvb_worker *worker, struct kvb_session *sessio
 		if (kvb_load_relaxed(&session->failure) != KVB_REASON_NONE)
 			break;
 	}
-	if (n > 0)
+	/* Only spinning asks for it. */
+	if (n > 0 && session->server->options.spin_us > 0)
 		session->worked_ns = kvb_now_ns();
 	session->backlog -= (uint32_t)kvb_min_u64(n, session->backlog);
 	kvb_store_relaxed(&session->sq_head_seen, session->sq.head);

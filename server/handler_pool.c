@@ -163,7 +163,7 @@ static int pool_new(struct kvb_server *server, enum kvb_pool_kind kind, uint32_t
 
 	if (!pool)
 		return -ENOMEM;
-	*pool = (struct kvb_handler_pool){.server = server, .kind = kind, .queue_max = queue_max};
+	*pool = (struct kvb_handler_pool){.server = server, .queue_max = queue_max};
 	pool->lanes = calloc(n_lanes, sizeof(*pool->lanes));
 	pool->threads = calloc(threads, sizeof(*pool->threads));
 	if (!pool->lanes || !pool->threads) {

@@ -31,13 +31,12 @@ struct kvb_handler_thread {
 	pthread_t thread;
 	bool started;
 	char name[16];
-	struct kvb_call *
-		running; /* atomic, a hint for the log: read by control while it may not be freed */
+	/* Atomic, for the log; control may follow it, since only control frees calls. */
+	struct kvb_call *running;
 };
 
 struct kvb_handler_pool {
 	struct kvb_server *server;
-	enum kvb_pool_kind kind;
 	uint32_t queue_max; /* of each lane */
 	struct kvb_lane *lanes;
 	uint32_t n_lanes;

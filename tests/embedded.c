@@ -142,3 +142,13 @@ bool embedded_wait(bool (*condition)(const void *arg), const void *arg)
 	}
 	return true;
 }
+
+static bool is_draining(const void *server)
+{
+	return kvb_server_is_draining((struct kvb_server *)server);
+}
+
+bool embedded_wait_draining(struct embedded *embedded)
+{
+	return embedded_wait(is_draining, embedded->server);
+}

@@ -28,6 +28,9 @@ char *embedded_log(struct embedded *embedded);
 /* Position of `text` in the log at or after `from`; -1. */
 long embedded_log_find(struct embedded *embedded, const char *text, long from);
 
+/* Waits until the drain has begun. False: the deadline of embedded_wait() passed. */
+bool embedded_wait_draining(struct embedded *embedded);
+
 /* Polls a condition until it is true. False: the deadline (20 s) passed. */
 bool embedded_wait(bool (*condition)(const void *arg), const void *arg);
 

@@ -28,6 +28,7 @@
 #include "shm/threads.h"
 #include "shm/util.h"
 #include "tests/embedded.h"
+#include "tests/gate.h"
 
 enum {
 	T_SYNC = KVB_MSG_USER, /* echoes in the control thread */
@@ -50,9 +51,6 @@ enum {
 static struct embedded embedded;
 static struct kvb_client *client;
 
-static uint32_t gate_open; /* atomic */
-static uint32_t inside;    /* atomic: handlers that wait for the gate */
-
 /* ---------------------------------------------------------------------------------------- handlers */
 
 static int echo(struct kvb_call *call, void *user)
@@ -66,10 +64,7 @@ static int echo(struct kvb_call *call, void *user)
 
 static int echo_at_gate(struct kvb_call *call, void *user)
 {
-	(void)kvb_fetch_add(&inside, 1u);
-	while (!kvb_load_acquire(&gate_open))
-		poll(NULL, 0, 1);
-	(void)kvb_fetch_sub(&inside, 1u);
+	gate_pass();
 	return echo(call, user);
 }
 
@@ -243,21 +238,6 @@ static void join_callers(void)
 	}
 }
 
-static bool as_many_inside(const void *count)
-{
-	return kvb_load_acquire(&inside) == *(const uint32_t *)count;
-}
-
-static void wait_for_inside(uint32_t count)
-{
-	assert_true(embedded_wait(as_many_inside, &count));
-}
-
-static void open_gate(void)
-{
-	kvb_store_release(&gate_open, 1u);
-}
-
 /* ---------------------------------------------------------------------------------- server and client */
 
 static struct kvb_client *open_client(uint32_t timeout_ms)
@@ -275,8 +255,7 @@ static int start_with(uint32_t drain_timeout_ms)
 {
 	struct kvb_server_options config;
 
-	kvb_store_release(&gate_open, 0u);
-	kvb_store_release(&inside, 0u);
+	gate_close();
 	embedded_config(&config);
 	config.drain_timeout_ms = drain_timeout_ms;
 	if (embedded_make(&embedded, &config) < 0 || register_all(embedded.server) < 0 ||
@@ -301,7 +280,7 @@ static int start_impatient(void **state)
 static int stop(void **state)
 {
 	(void)state;
-	open_gate();
+	gate_open();
 	join_callers();
 	kvb_close(client);
 	client = NULL;
@@ -358,7 +337,7 @@ static void answers_come_back_byte_for_byte(void **state)
 	uint8_t body[SMALL_MAX];
 
 	(void)state;
-	open_gate();
+	gate_open();
 	for (size_t t = 0; t < KVB_ARRAY_SIZE(types); t++) {
 		for (size_t i = 0; i < KVB_ARRAY_SIZE(bodies); i++)
 			assert_echo(types[t], bodies[i].bytes, bodies[i].size);
@@ -474,11 +453,11 @@ static void the_servers_deadline_comes_with_its_text(void **state)
 	(void)state;
 	assert_int_equal(kvb_call(client, T_NEVER, "\x2a", 1, LONG_MS, NULL), -ETIMEDOUT);
 	/* Its thread is taken. */
-	wait_for_inside(1);
+	assert_true(gate_wait_inside(1));
 	assert_error_of(
 		client, T_NEVER, "\x2a", 1, LONG_MS, -ETIMEDOUT, "no thread was free in time");
-	open_gate();
-	wait_for_inside(0);
+	gate_open();
+	assert_true(gate_wait_inside(0));
 	assert_echo(T_NEVER, "\x2a", 1);
 }
 
@@ -490,8 +469,8 @@ static void a_handler_that_takes_too_long_is_named(void **state)
 	assert_int_equal(kvb_call(client, T_NEVER, "\x2a", 1, LONG_MS, &reply), -ETIMEDOUT);
 	assert_string_equal(reply.text, "the handler took too long");
 	assert_null(reply.body);
-	open_gate();
-	wait_for_inside(0);
+	gate_open();
+	assert_true(gate_wait_inside(0));
 	assert_echo(T_NEVER, "\x2a", 1);
 }
 
@@ -508,7 +487,7 @@ static void late_answers_are_nobodys(void **state)
 	for (uint32_t i = 0; i < 8; i++)
 		start_caller(i, call_many, T_GATE, 1, 50);
 	join_callers();
-	wait_for_inside(8);
+	assert_true(gate_wait_inside(8));
 	for (uint32_t i = 0; i < 8; i++) {
 		assert_int_equal(callers[i].error, -ETIMEDOUT);
 		assert_int_equal(callers[i].failed, 1);
@@ -516,10 +495,10 @@ static void late_answers_are_nobodys(void **state)
 	}
 	/* Without one of its own, the call has the client's. */
 	assert_error_of(hasty, T_GATE, "\x2a", 1, 0, -ETIMEDOUT, "");
-	open_gate();
+	gate_open();
 	for (uint64_t i = 0; i < 1000; i++)
 		assert_echo(T_GATE, body, make_body(body, 0xab0000 + i, i));
-	wait_for_inside(0);
+	assert_true(gate_wait_inside(0));
 	/* It may have sent its token late, but it is not stuck. */
 	assert_int_equal(kvb_call(hasty, T_SYNC, "\x2a", 1, LONG_MS, NULL), 0);
 	kvb_close(hasty);
@@ -531,20 +510,20 @@ static void the_one_who_gives_up_leaves_nobody_asleep(void **state)
 	(void)state;
 	assert_echo(T_SYNC, "\x2a", 1);
 	for (uint32_t round = 0; round < 5; round++) {
-		kvb_store_release(&gate_open, 0u);
+		gate_close();
 		start_caller(0, call_many, T_GATE, 1, 200);
-		wait_for_inside(1);
+		assert_true(gate_wait_inside(1));
 		for (uint32_t i = 1; i < 4; i++)
 			start_caller(i, call_many, T_GATE, 1, LONG_MS);
-		wait_for_inside(4);
+		assert_true(gate_wait_inside(4));
 		pthread_join(callers[0].thread, NULL);
 		callers[0].running = false;
-		open_gate();
+		gate_open();
 		join_callers();
 		assert_int_equal(callers[0].error, -ETIMEDOUT);
 		for (uint32_t i = 1; i < 4; i++)
 			assert_int_equal(callers[i].answered, 1);
-		wait_for_inside(0);
+		assert_true(gate_wait_inside(0));
 	}
 }
 
@@ -558,11 +537,11 @@ static void a_full_queue_is_an_error_at_once(void **state)
 {
 	(void)state;
 	start_caller(0, call_many, T_NARROW, 1, LONG_MS);
-	wait_for_inside(1);
+	assert_true(gate_wait_inside(1));
 	start_caller(1, call_many, T_NARROW, 1, LONG_MS);
 	assert_true(embedded_wait(two_in_flight, NULL));
 	assert_error(T_NARROW, -EAGAIN, "all threads are busy and the queue is full");
-	open_gate();
+	gate_open();
 	join_callers();
 	assert_int_equal(callers[0].answered, 1);
 	assert_int_equal(callers[1].answered, 1);
@@ -644,7 +623,7 @@ static void each_of_many_threads_gets_its_own_answers(void **state)
 	uint64_t requests = 0;
 
 	(void)state;
-	open_gate();
+	gate_open();
 	assert_int_equal(kvb_put(client, "stable", 6, "x", 1), 0);
 	for (uint32_t i = 0; i < CALLERS_MAX; i++)
 		start_caller(i, call_and_do_other_things, types[i % KVB_ARRAY_SIZE(types)],
@@ -680,13 +659,13 @@ static void calls_do_not_wait_for_one_another(void **state)
 {
 	(void)state;
 	start_caller(0, call_many, T_GATE, 1, LONG_MS + 20000);
-	wait_for_inside(1);
+	assert_true(gate_wait_inside(1));
 	for (uint32_t i = 1; i <= BESIDE_CALLERS; i++)
 		start_caller(i, call_many, i % 2 ? T_SYNC : T_BLOCKING, BESIDE_CALLS, LONG_MS);
 	assert_true(embedded_wait(all_beside_done, NULL));
 	assert_int_equal(kvb_load_acquire(&callers[0].done), 0);
-	assert_int_equal(kvb_load_acquire(&inside), 1);
-	open_gate();
+	assert_int_equal(gate_inside(), 1);
+	gate_open();
 	join_callers();
 	assert_int_equal(callers[0].answered, 1);
 	for (uint32_t i = 1; i <= BESIDE_CALLERS; i++)
@@ -748,12 +727,12 @@ static void an_answer_that_another_thread_takes_wakes_its_owner(void **state)
 	kvb_store_release(&let_go, 0u);
 	start_caller(0, call_held, T_GATE, 1, LONG_MS);
 	assert_true(embedded_wait(is_held, NULL));
-	wait_for_inside(1);
-	open_gate();
-	wait_for_inside(0);
+	assert_true(gate_wait_inside(1));
+	gate_open();
+	assert_true(gate_wait_inside(0));
 	assert_true(embedded_wait(answer_has_arrived, &client->conn->dealer.socket_fd));
 	/* Takes it; and has no answer of its own, that would wake both. */
-	kvb_store_release(&gate_open, 0u);
+	gate_close();
 	assert_int_equal(kvb_call(client, T_GATE, "\x2a", 1, 10, NULL), -ETIMEDOUT);
 	kvb_store_release(&let_go, 1u);
 	assert_true(embedded_wait(first_is_done, NULL));
@@ -769,12 +748,6 @@ static int stop_held(void **state)
 
 /* ---------------------------------------------------------------------------------------------- the end */
 
-static bool is_draining(const void *unused)
-{
-	(void)unused;
-	return kvb_server_is_draining(embedded.server);
-}
-
 static bool is_end(int error)
 {
 	return error == -ESHUTDOWN || error == -ECONNRESET || error == -ENOTCONN;
@@ -787,14 +760,14 @@ static void a_drain_ends_every_call_inside(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 8; i++)
 		start_caller(i, call_many, T_GATE, 1, LONG_MS);
-	wait_for_inside(8);
+	assert_true(gate_wait_inside(8));
 	kvb_server_stop_begin(embedded.server);
-	assert_true(embedded_wait(is_draining, NULL));
+	assert_true(embedded_wait_draining(&embedded));
 	/* New ones are not begun. */
 	assert_error(T_SYNC, -ESHUTDOWN, "the server is shutting down");
 	assert_error(T_BLOCKING, -ESHUTDOWN, "the server is shutting down");
-	assert_int_equal(kvb_load_acquire(&inside), 8);
-	open_gate();
+	assert_int_equal(gate_inside(), 8);
+	gate_open();
 	assert_int_equal(kvb_server_stop_wait(embedded.server), 0);
 	join_callers();
 	for (uint32_t i = 0; i < 8; i++) {
@@ -813,7 +786,7 @@ static void a_drains_deadline_refuses_what_waits(void **state)
 
 	(void)state;
 	start_caller(0, call_many, T_NARROW, 1, LONG_MS);
-	wait_for_inside(1);
+	assert_true(gate_wait_inside(1));
 	start_caller(1, call_many, T_NARROW, 1, LONG_MS);
 	assert_true(embedded_wait(two_in_flight, NULL));
 	kvb_server_stop_begin(embedded.server);
@@ -822,7 +795,7 @@ static void a_drains_deadline_refuses_what_waits(void **state)
 	callers[1].running = false;
 	assert_int_equal(callers[1].error, -ESHUTDOWN);
 	assert_string_equal(callers[1].text, "the server is shutting down");
-	open_gate();
+	gate_open();
 	while ((r = kvb_server_stop_wait(embedded.server)) == -ETIMEDOUT)
 		;
 	assert_int_equal(r, 0);
@@ -836,7 +809,7 @@ static void close_ends_the_calls_inside(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
 		start_caller(i, call_many, T_GATE, 1, LONG_MS);
-	wait_for_inside(4);
+	assert_true(gate_wait_inside(4));
 	kvb_close(client);
 	client = NULL;
 	/* The gate is closed, so it is no answer that brought them back. */
@@ -849,8 +822,8 @@ static void close_ends_the_calls_inside(void **state)
 	client = open_client(0);
 	assert_non_null(client);
 	assert_echo(T_SYNC, "\x2a", 1);
-	open_gate();
-	wait_for_inside(0);
+	gate_open();
+	assert_true(gate_wait_inside(0));
 	assert_echo(T_GATE, "\x2a", 1);
 }
 
@@ -926,7 +899,7 @@ static void calls_go_on_with_a_new_server(void **state)
 	struct kvb_info info;
 
 	(void)state;
-	open_gate();
+	gate_open();
 	assert_echo(T_BLOCKING, "\x2a", 1);
 	restart_server();
 	assert_true(embedded_wait(can_call, NULL));
@@ -941,7 +914,7 @@ static void calls_go_on_with_a_new_server(void **state)
 static void threads_call_on_over_new_servers(void **state)
 {
 	(void)state;
-	open_gate();
+	gate_open();
 	kvb_store_release(&stop_calling, 0u);
 	for (uint32_t i = 0; i < 4; i++)
 		start_caller(i, call_until_told, (uint16_t)(T_SYNC + i % 3), 0, LONG_MS);
@@ -990,7 +963,7 @@ static void a_forked_child_gets_an_error_and_does_no_harm(void **state)
 
 	(void)state;
 	start_caller(0, call_many, T_GATE, 1, LONG_MS);
-	wait_for_inside(1);
+	assert_true(gate_wait_inside(1));
 	pid = fork();
 	if (pid == 0)
 		_exit(call_in_child());
@@ -998,7 +971,7 @@ static void a_forked_child_gets_an_error_and_does_no_harm(void **state)
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
 	assert_echo(T_SYNC, "\x2a", 1);
-	open_gate();
+	gate_open();
 	join_callers();
 	assert_int_equal(callers[0].answered, 1);
 	assert_echo(T_GATE, "\x2a", 1);

@@ -29,6 +29,7 @@
 #include "shm/util.h"
 #include "tests/dealer.h"
 #include "tests/embedded.h"
+#include "tests/gate.h"
 #include "tests/raw.h"
 
 enum {
@@ -70,23 +71,13 @@ static struct raw_client raw;
 static struct dealer dealer;
 static struct dealer_reply reply;
 
-static uint32_t gate_open;      /* atomic */
-static uint32_t inside;         /* atomic: handlers that wait for the gate */
 static uint32_t seen_abandoned; /* atomic */
 
 static void wait_for_gate(const struct kvb_call *call)
 {
-	(void)kvb_fetch_add(&inside, 1u);
-	while (!kvb_load_acquire(&gate_open))
-		poll(NULL, 0, 1);
+	gate_pass();
 	if (kvb_call_abandoned(call))
 		(void)kvb_fetch_add(&seen_abandoned, 1u);
-	(void)kvb_fetch_sub(&inside, 1u);
-}
-
-static bool all_inside(const void *count)
-{
-	return kvb_load_acquire(&inside) == *(const uint32_t *)count;
 }
 
 /* ---------------------------------------------------------------------------------------- handlers */
@@ -230,8 +221,7 @@ static int start_with(uint32_t drain_timeout_ms)
 {
 	struct kvb_server_options config;
 
-	kvb_store_release(&gate_open, 0u);
-	kvb_store_release(&inside, 0u);
+	gate_close();
 	kvb_store_release(&seen_abandoned, 0u);
 	embedded_config(&config);
 	config.drain_timeout_ms = drain_timeout_ms;
@@ -259,7 +249,7 @@ static int start_impatient(void **state)
 static int stop(void **state)
 {
 	(void)state;
-	kvb_store_release(&gate_open, 1u);
+	gate_open();
 	dealer_close(&dealer);
 	raw_drop(&raw);
 	return embedded_stop(&embedded);
@@ -275,11 +265,10 @@ static void send_call(struct dealer *from, uint16_t type, uint64_t request)
 /* Fills the gate's threads, then its queue; all of them are in when this returns. */
 static void fill_gate(struct dealer *from)
 {
-	uint32_t threads = GATE_THREADS;
 
 	for (uint64_t i = 0; i < GATE_THREADS; i++)
 		send_call(from, T_GATE, i);
-	assert_true(embedded_wait(all_inside, &threads));
+	assert_true(gate_wait_inside(GATE_THREADS));
 	for (uint64_t i = 0; i < GATE_PLACES; i++)
 		send_call(from, T_GATE, GATE_THREADS + i);
 	assert_int_equal(dealer_ping(from, 1), 0);
@@ -484,7 +473,7 @@ static void a_full_queue_is_an_error_at_once(void **state)
 		assert_error_text("all threads are busy and the queue is full");
 	}
 	assert_no_more_replies();
-	kvb_store_release(&gate_open, 1u);
+	gate_open();
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(answered); i++) {
 		assert_int_equal(dealer_receive(&dealer, &reply), 0);
 		assert_int_equal(reply.header.status, 0);
@@ -514,16 +503,15 @@ static uint64_t work_for(unsigned rounds)
  * for the gate. */
 static void blocked_handlers_delay_nobody(void **state)
 {
-	uint32_t threads = GATE_THREADS;
 
 	(void)state;
 	for (uint64_t i = 0; i < GATE_THREADS; i++)
 		send_call(&dealer, T_GATE, i);
-	assert_true(embedded_wait(all_inside, &threads));
+	assert_true(gate_wait_inside(GATE_THREADS));
 	(void)work_for(500);
 	assert_int_equal(call(T_SYNC, "\x80", 1), 0);
 	assert_int_equal(call(T_BLOCKING, "\x80", 1), 0);
-	kvb_store_release(&gate_open, 1u);
+	gate_open();
 	for (uint64_t i = 0; i < GATE_THREADS; i++) {
 		assert_int_equal(dealer_receive(&dealer, &reply), 0);
 		assert_int_equal(reply.header.type, T_GATE);
@@ -620,7 +608,7 @@ static void a_handler_that_takes_too_long_is_answered_for_it(void **state)
 	}
 	assert_int_equal(stat_of("calls.in_flight"), 2);
 	assert_no_more_replies();
-	kvb_store_release(&gate_open, 1u);
+	gate_open();
 	assert_true(embedded_wait(none_in_flight, NULL));
 	assert_no_more_replies();
 	assert_int_equal(stat_of("calls.timed_out"), 4);
@@ -669,7 +657,7 @@ static void a_session_outlives_its_running_calls(void **state)
 	assert_int_equal(embedded_log_find(&embedded, "step: close bell", 0), -1);
 	/* Those that waited for a thread are gone at once; those that run hold the session. */
 	assert_int_equal(stat_of("calls.in_flight"), GATE_THREADS);
-	kvb_store_release(&gate_open, 1u);
+	gate_open();
 	assert_true(embedded_wait(none_ending, NULL));
 	assert_int_equal(kvb_load_acquire(&seen_abandoned), GATE_THREADS);
 	assert_int_equal(stat_of("calls.late"), GATE_THREADS);
@@ -690,33 +678,31 @@ static void a_stuck_call_quarantines_its_session(void **state)
 {
 	struct raw_client other_raw;
 	struct dealer other;
-	uint32_t one = 1;
 
 	(void)state;
 	assert_int_equal(raw_attach(&other_raw, embedded.dir), 0);
 	assert_int_equal(dealer_open(&other, embedded.dir, &other_raw.welcome, NULL), 0);
 	assert_int_equal(dealer_attach(&other), 0);
 	send_call(&other, T_GATE, 1);
-	assert_true(embedded_wait(all_inside, &one));
+	assert_true(gate_wait_inside(1));
 	dealer_close(&other);
 	raw_drop(&other_raw);
 	assert_true(embedded_wait(one_quarantined, NULL));
 	assert_true(embedded_log_find(&embedded,
 			    "is stuck: the handler of message type 1027 has run", 0) > 0);
 	assert_int_equal(embedded_log_find(&embedded, "step: close bell", 0), -1);
-	kvb_store_release(&gate_open, 1u);
+	gate_open();
 	assert_true(embedded_wait(none_ending, NULL));
 	assert_true(embedded_log_find(&embedded, "step: close bell", 0) > 0);
 }
 
 static void a_stuck_handler_is_named_and_waited_for_again(void **state)
 {
-	uint32_t one = 1;
 	struct pollfd stop_fd;
 
 	(void)state;
 	send_call(&dealer, T_GATE, 1);
-	assert_true(embedded_wait(all_inside, &one));
+	assert_true(gate_wait_inside(1));
 	kvb_server_stop_begin(embedded.server);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(kvb_server_stop_wait(embedded.server), -ETIMEDOUT);
@@ -725,7 +711,7 @@ static void a_stuck_handler_is_named_and_waited_for_again(void **state)
 	}
 	/* Nothing was taken from under it. */
 	assert_int_equal(embedded_log_find(&embedded, "step: close", 0), -1);
-	kvb_store_release(&gate_open, 1u);
+	gate_open();
 	stop_fd = (struct pollfd){.fd = kvb_server_stop_fd(embedded.server), .events = POLLIN};
 	assert_int_equal(poll(&stop_fd, 1, 20000), 1);
 	while (kvb_server_stop_wait(embedded.server) == -ETIMEDOUT)
@@ -736,11 +722,6 @@ static void a_stuck_handler_is_named_and_waited_for_again(void **state)
 	assert_int_equal(reply.header.status, 0);
 }
 
-static bool is_draining(const void *server)
-{
-	return kvb_server_is_draining((struct kvb_server *)server);
-}
-
 static void a_drain_finishes_what_was_accepted(void **state)
 {
 	unsigned done = 0, refused = 0;
@@ -748,11 +729,11 @@ static void a_drain_finishes_what_was_accepted(void **state)
 	(void)state;
 	fill_gate(&dealer);
 	kvb_server_stop_begin(embedded.server);
-	assert_true(embedded_wait(is_draining, embedded.server));
+	assert_true(embedded_wait_draining(&embedded));
 	assert_int_equal(call(T_SYNC, "\x80", 1), -ESHUTDOWN);
 	assert_int_equal(call(T_BLOCKING, "\x80", 1), -ESHUTDOWN);
 	assert_int_equal(call(KVB_MSG_PING, "\x80", 1), 0);
-	kvb_store_release(&gate_open, 1u);
+	gate_open();
 	assert_int_equal(kvb_server_stop_wait(embedded.server), 0);
 	while (dealer_receive_in(&dealer, 0, &reply) == 0) {
 		assert_int_equal(reply.header.type, T_GATE);
@@ -772,15 +753,14 @@ static void a_drain_serves_the_clients_of_its_handlers(void **state)
 		.op = KVB_OP_PUT, .flags = KVB_SQE_OPEN, .key_len = 3, .total = 1, .length = 1};
 	struct kvb_sqe nop = {.op = KVB_OP_NOP};
 	struct dealer late;
-	uint32_t one = 1;
 
 	(void)state;
 	options.dir = embedded.dir;
 	assert_int_equal(kvb_open(&options, &own_client), 0);
 	send_call(&dealer, T_CLIENT, 1);
-	assert_true(embedded_wait(all_inside, &one));
+	assert_true(gate_wait_inside(1));
 	kvb_server_stop_begin(embedded.server);
-	assert_true(embedded_wait(is_draining, embedded.server));
+	assert_true(embedded_wait_draining(&embedded));
 	assert_int_equal(raw_call(&raw, &nop, NULL, NULL), 0);
 	assert_int_equal(raw_call(&raw, &put, "key", NULL), -ESHUTDOWN);
 	/* A connection may still attach, to hear the same. */
@@ -788,7 +768,7 @@ static void a_drain_serves_the_clients_of_its_handlers(void **state)
 	assert_int_equal(dealer_attach(&late), 0);
 	dealer_close(&late);
 	assert_int_equal(dealer_attach(&dealer), 0);
-	kvb_store_release(&gate_open, 1u);
+	gate_open();
 	assert_int_equal(kvb_server_stop_wait(embedded.server), 0);
 	assert_int_equal(dealer_receive(&dealer, &reply), 0);
 	assert_int_equal(reply.header.status, 0);
@@ -809,7 +789,7 @@ static void a_deadline_refuses_what_waits(void **state)
 		assert_int_equal(reply.header.status, -ESHUTDOWN);
 		assert_int_equal(reply.header.request, GATE_THREADS + i);
 	}
-	kvb_store_release(&gate_open, 1u);
+	gate_open();
 	while (kvb_server_stop_wait(embedded.server) == -ETIMEDOUT)
 		;
 	for (uint64_t i = 0; i < GATE_THREADS; i++) {

@@ -451,11 +451,6 @@ static void excess_credit_ends_the_session(void **state)
 	raw_drop(&other);
 }
 
-static bool is_draining(const void *server)
-{
-	return kvb_server_is_draining((struct kvb_server *)server);
-}
-
 /* What was accepted completes; what is open may go on; nothing new is opened. */
 static void a_drain_serves_what_was_accepted(void **state)
 {
@@ -466,7 +461,7 @@ static void a_drain_serves_what_was_accepted(void **state)
 	(void)state;
 	assert_int_equal(one(&put, "key", NULL), 0);
 	kvb_server_stop_begin(embedded.server);
-	assert_true(embedded_wait(is_draining, embedded.server));
+	assert_true(embedded_wait_draining(&embedded));
 	assert_int_equal(one(&another, "new", NULL), -ESHUTDOWN);
 	put = put_of(id, FRAGMENT, FRAGMENT, 2 * FRAGMENT);
 	assert_int_equal(one(&put, "", NULL), 0);
