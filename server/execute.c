@@ -24,10 +24,8 @@
 #include "shm/copy.h"
 #include "shm/util.h"
 
-#define VISIT_REQUESTS 16u
-#define VISIT_BYTES    KVB_MIB
-#define SPIN_LOOKS     64u
-#define SPIN_ROUNDS    16u
+#define SPIN_LOOKS  64u
+#define SPIN_ROUNDS 16u
 
 /* One request on its way through: private copies, and the completion it will get. */
 struct request {
@@ -468,13 +466,14 @@ static void complete(struct kvb_worker *worker, struct request *request, int res
 static bool serve_requests(struct kvb_worker *worker, struct kvb_session *session)
 {
 	struct request request;
+	const struct kvb_server *server = session->server;
 	uint64_t moved = 0;
 	bool empty = false;
 	uint32_t n;
 
 	request.server = session->server;
 	request.session = session;
-	for (n = 0; n < VISIT_REQUESTS && moved < VISIT_BYTES; n++) {
+	for (n = 0; n < server->visit_requests && moved < server->options.fragment_bytes; n++) {
 		if (next_request(session, &request) <= 0) {
 			empty = true;
 			break;

@@ -28,6 +28,7 @@ kvb_hook_fn *kvb_hook_installed;
 
 /* Extents are whole pages; huge pages come later. */
 #define EXTENT_ALIGNMENT 4096u
+#define VISIT_REQUESTS   16u
 
 void kvb_server_notify(struct kvb_server *server)
 {
@@ -145,6 +146,7 @@ static struct kvb_server *server_alloc(void)
 	server->door.listen_fd = server->door.epoll_fd = -1;
 	server->pool.segment = (struct kvb_segment)KVB_SEGMENT_NONE;
 	server->start_result = server->stop_result = 1;
+	server->visit_requests = VISIT_REQUESTS;
 	pthread_mutex_init(&server->state_lock, NULL);
 	kvb_cond_init(&server->state_changed);
 	kvb_handler_pools_init(&server->handler_pools, server);

@@ -71,6 +71,7 @@ struct kvb_server {
 	uint8_t boot_id[KVB_ID_BYTES];
 	uint64_t start_ns;
 	struct kvb_numa numa;
+	uint32_t visit_requests; /* most of one visit; a fragment's bytes end it as well */
 
 	struct kvb_rundir rundir;
 	struct kvb_life life;
