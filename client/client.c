@@ -35,6 +35,7 @@
 /* A killed server's door still takes connections until the kernel gets to it; nobody answers there. */
 #define ATTACH_AGAIN_MS 1000u
 #define LINE_BYTES      256
+#define SPIN_US_MAX     1000000u
 
 #define TEXT_OF(number)  #number
 #define TEXT_FOR(number) TEXT_OF(number)
@@ -169,7 +170,7 @@ static int attach_conn(struct kvb_client *client, uint64_t deadline_ns, struct k
 
 	if (r < 0)
 		return r;
-	r = kvb_conn_new(client, &attached, ret_conn);
+	r = kvb_conn_new(client, &attached, client->wake_fd, ret_conn);
 	if (r < 0)
 		kvb_attached_free(&attached);
 	return r;
@@ -234,6 +235,8 @@ static int copy_options(struct kvb_client *client, const struct kvb_options *opt
 	if (options && size < offsetof(struct kvb_options, timeout_ms))
 		return -EINVAL;
 	client->timeout_ms = all.timeout_ms ? all.timeout_ms : TIMEOUT_MS;
+	if (all.spin_us > SPIN_US_MAX)
+		return -EINVAL;
 	client->spin_us = all.spin_us;
 	client->log = all.log;
 	client->log_user = all.log_user;

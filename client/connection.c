@@ -53,15 +53,16 @@ static void free_tables(struct kvb_conn *conn)
 	free(conn);
 }
 
-int kvb_conn_new(
-	struct kvb_client *client, struct kvb_attached *attached, struct kvb_conn **ret_conn)
+int kvb_conn_new(struct kvb_client *client, struct kvb_attached *attached, int owner_wake_fd,
+	struct kvb_conn **ret_conn)
 {
 	struct kvb_conn *conn = calloc(1, sizeof(*conn));
 	int r;
 
 	if (!conn)
 		return -ENOMEM;
-	*conn = (struct kvb_conn){.client = client, .refs = 1, .attached = *attached};
+	*conn = (struct kvb_conn){
+		.client = client, .owner_wake_fd = owner_wake_fd, .refs = 1, .attached = *attached};
 	conn->header = attached->session.base;
 	conn->staging_base = (uint8_t *)attached->session.base + attached->welcome.staging_offset;
 	kvb_sq_producer_init(&conn->sq, attached->session.base, &attached->layout);
@@ -119,8 +120,8 @@ void kvb_conn_fail(struct kvb_conn *conn, int error)
 	(void)kvb_compare_exchange(&conn->failed, &none, error);
 	(void)eventfd_write(conn->wake_fd, 1);
 	kvb_dealer_wake(&conn->dealer);
-	/* The internal thread may not have heard of it. */
-	(void)eventfd_write(conn->client->wake_fd, 1);
+	/* Its owner may not have heard of it. */
+	(void)eventfd_write(conn->owner_wake_fd, 1);
 	pthread_mutex_lock(&conn->lock);
 	pthread_cond_broadcast(&conn->changed);
 	pthread_mutex_unlock(&conn->lock);
@@ -134,7 +135,7 @@ static int fail_locked(struct kvb_conn *conn, int error)
 	if (kvb_compare_exchange(&conn->failed, &none, error)) {
 		(void)eventfd_write(conn->wake_fd, 1);
 		kvb_dealer_wake(&conn->dealer);
-		(void)eventfd_write(conn->client->wake_fd, 1);
+		(void)eventfd_write(conn->owner_wake_fd, 1);
 		pthread_cond_broadcast(&conn->changed);
 	}
 	return kvb_load_acquire(&conn->failed);
@@ -175,6 +176,13 @@ static void tell_of_room(struct kvb_conn *conn)
 		return;
 	conn->sleeper_wants_room = false;
 	(void)eventfd_write(conn->wake_fd, 1);
+}
+
+void kvb_conn_poke(struct kvb_conn *conn)
+{
+	pthread_mutex_lock(&conn->lock);
+	tell_of_room(conn);
+	pthread_mutex_unlock(&conn->lock);
 }
 
 int kvb_conn_take_locked(struct kvb_conn *conn, uint32_t length, uint32_t *ret_index)
@@ -380,7 +388,7 @@ static void sleep_on_bell(struct kvb_conn *conn, uint64_t deadline_ns)
 }
 
 /* Looks for completions, without the lock, for spin_us. */
-static void spin(struct kvb_conn *conn, uint32_t head, uint32_t room)
+static void spin(struct kvb_conn *conn, uint64_t deadline_ns, uint32_t head, uint32_t room)
 {
 	const uint32_t *tail = &conn->header->cq_tail;
 	uint64_t now_ns = 0, until_ns = 0;
@@ -390,24 +398,25 @@ static void spin(struct kvb_conn *conn, uint32_t head, uint32_t room)
 		for (unsigned i = 0; i < SPIN_LOOKS && kvb_load_relaxed(tail) == head; i++)
 			kvb_cpu_relax();
 		if (kvb_load_relaxed(tail) != head || kvb_load_relaxed(&conn->room_given) != room ||
-			kvb_load_relaxed(&conn->failed))
+			kvb_load_relaxed(&conn->failed) || !server_lives(conn))
 			break;
 		now_ns = kvb_now_ns();
 		/* The clock is read only when the first looks have found nothing. */
 		if (until_ns == 0)
-			until_ns = now_ns + conn->client->spin_us * KVB_NS_PER_US;
+			until_ns = kvb_min_u64(
+				deadline_ns, now_ns + conn->client->spin_us * KVB_NS_PER_US);
 	} while (now_ns < until_ns);
 	pthread_mutex_lock(&conn->lock);
 }
 
 /* One turn as the thread that spins, before the server is told that anybody sleeps. True:
  * something may have changed, or another thread may have taken it, for which nobody rings again. */
-static bool take_spin_turn(struct kvb_conn *conn, bool wants_room)
+static bool take_spin_turn(struct kvb_conn *conn, uint64_t deadline_ns, bool wants_room)
 {
 	uint32_t head = conn->cq.head, room = conn->room_given;
 
 	conn->sleeping = true;
-	spin(conn, head, room);
+	spin(conn, deadline_ns, head, room);
 	conn->sleeping = false;
 	if (kvb_cq_empty(&conn->cq) && conn->cq.head == head &&
 		!(wants_room && conn->room_given != room))
@@ -439,18 +448,37 @@ static void take_sleep_turn(struct kvb_conn *conn, uint64_t deadline_ns, bool wa
 /* One wait. 0 something may have changed; -ETIMEDOUT; the connection's error. */
 static int wait_once(struct kvb_conn *conn, uint64_t deadline_ns, bool wants_room)
 {
-	if (!conn->sleeping && conn->client->spin_us > 0 && take_spin_turn(conn, wants_room))
-		return kvb_conn_reap_locked(conn);
 	if (kvb_now_ns() >= deadline_ns)
 		return -ETIMEDOUT;
-	if (!conn->sleeping) {
-		take_sleep_turn(conn, deadline_ns, wants_room);
-	} else {
+	if (conn->sleeping) {
 		conn->waiting++;
 		(void)kvb_cond_wait_until(&conn->changed, &conn->lock, deadline_ns);
 		conn->waiting--;
+	} else if (conn->client->spin_us == 0 || !take_spin_turn(conn, deadline_ns, wants_room)) {
+		take_sleep_turn(conn, deadline_ns, wants_room);
 	}
 	return kvb_conn_reap_locked(conn);
+}
+
+bool kvb_conn_rest_locked(struct kvb_conn *conn, uint64_t deadline_ns)
+{
+	struct pollfd fds[] = {
+		{.fd = conn->attached.door_fd, .events = POLLIN},
+		{.fd = conn->wake_fd, .events = POLLIN},
+	};
+	uint64_t now_ns = kvb_now_ns();
+	uint64_t left_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / KVB_NS_PER_MS + 1 : 0;
+	eventfd_t wakes;
+
+	conn->sleeper_wants_room = true;
+	pthread_mutex_unlock(&conn->lock);
+	(void)poll(fds, KVB_ARRAY_SIZE(fds),
+		deadline_ns == UINT64_MAX ? -1 : (int)kvb_min_u64(left_ms, INT32_MAX));
+	pthread_mutex_lock(&conn->lock);
+	conn->sleeper_wants_room = false;
+	if (fds[1].revents)
+		(void)eventfd_read(conn->wake_fd, &wakes);
+	return fds[0].revents != 0;
 }
 
 int kvb_conn_wait_room_locked(struct kvb_conn *conn, uint64_t deadline_ns)
@@ -458,10 +486,11 @@ int kvb_conn_wait_room_locked(struct kvb_conn *conn, uint64_t deadline_ns)
 	uint32_t head = conn->cq.head;
 	int r = kvb_conn_reap_locked(conn);
 
-	/* What was taken just now may have been an orphan's room. */
-	if (r < 0 || head != conn->cq.head)
-		return r;
-	return wait_once(conn, deadline_ns, true);
+	/* What was taken just now may have been an orphan's room. The clock is looked at all the same:
+	 * others may complete without end. */
+	if (r == 0 && head != conn->cq.head)
+		return kvb_now_ns() >= deadline_ns ? -ETIMEDOUT : 0;
+	return r < 0 ? r : wait_once(conn, deadline_ns, true);
 }
 
 int kvb_conn_wait_done_locked(struct kvb_conn *conn, uint32_t index, uint64_t deadline_ns)

@@ -50,8 +50,9 @@ struct kvb_slot {
 
 struct kvb_conn {
 	struct kvb_client *client;
-	uint32_t refs;  /* atomic */
-	int32_t failed; /* atomic: the negative errno for all calls; 0 while it works */
+	int owner_wake_fd; /* eventfd: of the thread that watches its door */
+	uint32_t refs;     /* atomic */
+	int32_t failed;    /* atomic: the negative errno for all calls; 0 while it works */
 	struct kvb_attached attached;
 	struct kvb_session_header *header;
 	uint8_t *staging_base;
@@ -75,8 +76,8 @@ struct kvb_conn {
 
 /* Takes what a WELCOME brought, on success only. One reference is the caller's. 0; -ENOMEM;
  * -EMFILE. */
-int kvb_conn_new(
-	struct kvb_client *client, struct kvb_attached *attached, struct kvb_conn **ret_conn);
+int kvb_conn_new(struct kvb_client *client, struct kvb_attached *attached, int owner_wake_fd,
+	struct kvb_conn **ret_conn);
 struct kvb_conn *kvb_conn_ref(struct kvb_conn *conn);
 void kvb_conn_unref(struct kvb_conn *conn);
 /* In a forked child: frees what the child has of it and leaves the parent's session alone. */
@@ -87,6 +88,9 @@ void kvb_conn_free_in_child(struct kvb_conn *conn);
 void kvb_conn_fail(struct kvb_conn *conn, int error);
 /* 0 while it works. Looks at the life word too: it tells of a killed server before the kernel does. */
 int kvb_conn_check(struct kvb_conn *conn);
+
+/* Makes whoever waits for room, or rests, look again. Any thread, without the lock. */
+void kvb_conn_poke(struct kvb_conn *conn);
 
 /*
  * Takes credit, and staging for `length` bytes (0: none). 0; -EAGAIN not now; -EMSGSIZE more than
@@ -110,6 +114,9 @@ void kvb_conn_slot_give_locked(struct kvb_conn *conn, uint32_t transfer, bool ab
 /* Waits until room or a slot may have been given back: reaps completions, sleeps if there are none.
  * 0; -ETIMEDOUT; the connection's error. */
 int kvb_conn_wait_room_locked(struct kvb_conn *conn, uint64_t deadline_ns);
+/* With nothing in flight: sleeps until kvb_conn_poke(), the connection's end or the deadline
+ * (UINT64_MAX: none). True: the door has something to say. */
+bool kvb_conn_rest_locked(struct kvb_conn *conn, uint64_t deadline_ns);
 /* Waits for one request. 0 it is done; -ETIMEDOUT; the connection's error. */
 int kvb_conn_wait_done_locked(struct kvb_conn *conn, uint32_t index, uint64_t deadline_ns);
 /* Takes what has completed. 0; the connection's error. */

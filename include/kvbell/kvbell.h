@@ -62,8 +62,8 @@ struct kvb_options {
 	void *log_user;     /**< passed to log */
 	kvb_progress_fn *progress; /**< NULL: none */
 	void *progress_user;       /**< passed to progress */
-	uint32_t
-		spin_us; /**< a call looks for its answer for so long before it sleeps; 0: not at all */
+	uint32_t spin_us; /**< a call looks for its answer for so long before it sleeps, at most
+			    1,000,000; 0: not at all */
 };
 #define KVB_OPTIONS_INIT                                                             \
 	{                                                                            \
@@ -76,7 +76,7 @@ struct kvb_options {
  * \param options  NULL for all defaults; not kept after the call, nor are its strings
  * \param ret_client  to be given back with kvb_close()
  * \return 0;
- *   -ECONNREFUSED no server is listening in the directory; -ENAMETOOLONG the directory's path does
+ *   -EINVAL an option is out of its range; -ECONNREFUSED no server is listening in the directory; -ENAMETOOLONG the directory's path does
  *   not fit a socket address (107 bytes with "/control.sock"); -EACCES this uid is not let in;
  *   -EUSERS the server has no free session; -EPROTONOSUPPORT server and library have different
  *   protocol versions; -EMFILE, -ENFILE this process cannot take the descriptors; -ETIMEDOUT; -ENOMEM;
@@ -103,6 +103,15 @@ KVB_API void kvb_close(struct kvb_client *client);
  *   -ESHUTDOWN the server is draining; -ECONNRESET; -ENOTCONN; -ECHILD.
  */
 KVB_API int kvb_put(
+	struct kvb_client *client, const void *key, size_t key_len, const void *data, size_t len);
+
+/**
+ * As kvb_put(), but leaves alone what is there. Where the object is there already, no payload is
+ * moved.
+ *
+ * \return also -EEXIST: an object was there, or came to be there meanwhile.
+ */
+KVB_API int kvb_put_if_absent(
 	struct kvb_client *client, const void *key, size_t key_len, const void *data, size_t len);
 
 /**
