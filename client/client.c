@@ -23,6 +23,7 @@
 
 #include "client/attach.h"
 #include "client/connection.h"
+#include "client/lane.h"
 #include "shm/atomic.h"
 #include "shm/dir.h"
 #include "shm/fd.h"
@@ -61,18 +62,23 @@ static bool is_forked_child(const struct kvb_client *client)
 	return *(volatile uint32_t *)client->here == 0;
 }
 
-static int enter_locked(struct kvb_client *client, struct kvb_conn **ret_conn)
+static int check_locked(struct kvb_client *client)
 {
 	int r;
 
-	if (client->closing)
-		return -ECONNRESET;
 	if (!client->conn)
 		return -ENOTCONN;
 	r = kvb_conn_check(client->conn);
 	/* In flight it would be a reset; this call never was. */
+	return r == -ECONNRESET ? -ENOTCONN : r;
+}
+
+static int enter_locked(struct kvb_client *client, struct kvb_conn **ret_conn)
+{
+	int r = client->closing ? -ECONNRESET : check_locked(client);
+
 	if (r < 0)
-		return r == -ECONNRESET ? -ENOTCONN : r;
+		return r;
 	*ret_conn = kvb_conn_ref(client->conn);
 	client->inside++;
 	return 0;
@@ -95,11 +101,39 @@ int kvb_client_enter(
 void kvb_client_leave(struct kvb_client *client, struct kvb_conn *conn)
 {
 	kvb_conn_unref(conn);
+	kvb_client_leave_any(client);
+}
+
+int kvb_client_enter_any(struct kvb_client *client)
+{
+	int r;
+
+	if (is_forked_child(client))
+		return -ECHILD;
+	pthread_mutex_lock(&client->lock);
+	r = client->closing ? -ECONNRESET : 0;
+	client->inside += r == 0;
+	pthread_mutex_unlock(&client->lock);
+	return r;
+}
+
+void kvb_client_leave_any(struct kvb_client *client)
+{
 	pthread_mutex_lock(&client->lock);
 	client->inside--;
 	if (client->inside == 0)
 		pthread_cond_broadcast(&client->left);
 	pthread_mutex_unlock(&client->lock);
+}
+
+int kvb_client_check(struct kvb_client *client)
+{
+	int r;
+
+	pthread_mutex_lock(&client->lock);
+	r = check_locked(client);
+	pthread_mutex_unlock(&client->lock);
+	return r;
 }
 
 /* --------------------------------------------------------------------------------- the internal thread */
@@ -146,34 +180,55 @@ static void detach(struct kvb_client *client)
 		return;
 	kvb_conn_fail(conn, -ECONNRESET);
 	kvb_conn_unref(conn);
+	kvb_tickets_fail_queued(&client->tickets, -ECONNRESET);
 	/* Its last wake is not meant for the next attachment; `closing` is looked at again after
 	 * this. */
 	(void)eventfd_read(client->wake_fd, &wakes);
 }
 
 /* Up to twice as long as asked, so that clients of one server do not knock in step. */
-static void pause_or_wake(struct kvb_client *client, uint32_t ms)
+static void pause_or_wake(int wake_fd, uint32_t ms)
 {
-	struct pollfd fd = {.fd = client->wake_fd, .events = POLLIN};
+	struct pollfd fd = {.fd = wake_fd, .events = POLLIN};
 	uint32_t random = 0;
 	eventfd_t wakes;
 
 	(void)!getrandom(&random, sizeof(random), GRND_NONBLOCK);
 	if (poll(&fd, 1, (int)(ms + random % (ms + 1))) > 0)
-		(void)eventfd_read(client->wake_fd, &wakes);
+		(void)eventfd_read(wake_fd, &wakes);
 }
 
-static int attach_conn(struct kvb_client *client, uint64_t deadline_ns, struct kvb_conn **ret_conn)
+int kvb_client_attach_conn(
+	struct kvb_client *client, int wake_fd, uint64_t deadline_ns, struct kvb_conn **ret_conn)
 {
 	struct kvb_attached attached;
-	int r = kvb_attach(client, client->wake_fd, deadline_ns, &attached);
+	int r = kvb_attach(client, wake_fd, deadline_ns, &attached);
 
 	if (r < 0)
 		return r;
-	r = kvb_conn_new(client, &attached, client->wake_fd, ret_conn);
+	r = kvb_conn_new(client, &attached, wake_fd, ret_conn);
 	if (r < 0)
 		kvb_attached_free(&attached);
 	return r;
+}
+
+bool kvb_client_attach_again(struct kvb_client *client, int wake_fd, struct kvb_conn **ret_conn)
+{
+	uint32_t backoff_ms = BACKOFF_MIN_MS;
+	int told = 0;
+
+	while (!is_closing(client)) {
+		uint64_t deadline_ns = kvb_now_ns() + ATTACH_AGAIN_MS * KVB_NS_PER_MS;
+		int r = kvb_client_attach_conn(client, wake_fd, deadline_ns, ret_conn);
+		if (r == 0)
+			return true;
+		if (r != told && r != -ECANCELED)
+			kvb_client_log(client, KVB_LOG_WARN, "cannot attach: %s", kvb_strerror(r));
+		told = r;
+		pause_or_wake(wake_fd, backoff_ms);
+		backoff_ms = (uint32_t)kvb_min_u64(2 * backoff_ms, BACKOFF_MAX_MS);
+	}
+	return false;
 }
 
 static void install(struct kvb_client *client, struct kvb_conn *conn)
@@ -184,41 +239,21 @@ static void install(struct kvb_client *client, struct kvb_conn *conn)
 	pthread_mutex_unlock(&client->lock);
 }
 
-/* Until it is let in or the client is closed. */
-static void attach_again(struct kvb_client *client)
-{
-	uint32_t backoff_ms = BACKOFF_MIN_MS;
-	struct kvb_conn *conn;
-	int told = 0;
-
-	while (!is_closing(client)) {
-		int r = attach_conn(client, kvb_now_ns() + ATTACH_AGAIN_MS * KVB_NS_PER_MS, &conn);
-		if (r == 0) {
-			kvb_client_log(client, KVB_LOG_INFO, "attached again");
-			install(client, conn);
-			return;
-		}
-		if (r != told)
-			kvb_client_log(client, KVB_LOG_WARN, "cannot attach: %s", kvb_strerror(r));
-		told = r;
-		pause_or_wake(client, backoff_ms);
-		backoff_ms = (uint32_t)kvb_min_u64(2 * backoff_ms, BACKOFF_MAX_MS);
-	}
-}
-
 static void *door_main(void *arg)
 {
 	struct kvb_client *client = arg;
+	struct kvb_conn *conn;
 
-	while (!is_closing(client)) {
+	for (;;) {
 		/* Only this thread changes it, so it needs no reference of its own. */
-		if (client->conn)
-			watch_door(client, client->conn);
+		watch_door(client, client->conn);
 		detach(client);
-		attach_again(client);
+		if (!kvb_client_attach_again(client, client->wake_fd, &conn))
+			return NULL;
+		kvb_client_log(client, KVB_LOG_INFO, "attached again");
+		install(client, conn);
+		kvb_lanes_nudge(client);
 	}
-	detach(client);
-	return NULL;
 }
 
 /* -------------------------------------------------------------------------------------- open and close */
@@ -238,6 +273,9 @@ static int copy_options(struct kvb_client *client, const struct kvb_options *opt
 	if (all.spin_us > SPIN_US_MAX)
 		return -EINVAL;
 	client->spin_us = all.spin_us;
+	if (all.movers > KVB_LANES_MAX)
+		return -EINVAL;
+	client->n_movers = all.movers;
 	client->log = all.log;
 	client->log_user = all.log_user;
 	client->progress = all.progress;
@@ -272,6 +310,7 @@ static int make_here_page(struct kvb_client *client)
 
 static void client_free(struct kvb_client *client)
 {
+	kvb_tickets_done(&client->tickets);
 	if (client->here)
 		munmap(client->here, (size_t)sysconf(_SC_PAGESIZE));
 	kvb_fd_close(&client->wake_fd);
@@ -285,6 +324,11 @@ static int client_new(const struct kvb_options *options, struct kvb_client **ret
 
 	if (!client)
 		return -ENOMEM;
+	r = kvb_tickets_init(&client->tickets);
+	if (r < 0) {
+		free(client);
+		return r;
+	}
 	client->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	r = client->wake_fd < 0 ? -errno : copy_options(client, options);
 	if (r == 0)
@@ -303,28 +347,54 @@ static int client_new(const struct kvb_options *options, struct kvb_client **ret
 
 static void client_destroy(struct kvb_client *client)
 {
+	pthread_cond_destroy(&client->tickets.finished);
+	pthread_mutex_destroy(&client->tickets.lock);
 	pthread_cond_destroy(&client->left);
 	pthread_mutex_destroy(&client->lock);
 	client_free(client);
 }
 
+/* Ends all that is in flight, and lets nobody in any more. */
+static void begin_closing(struct kvb_client *client)
+{
+	pthread_mutex_lock(&client->lock);
+	client->closing = true;
+	if (client->conn)
+		kvb_conn_fail(client->conn, -ECONNRESET);
+	pthread_mutex_unlock(&client->lock);
+	kvb_tickets_close(&client->tickets);
+	kvb_lanes_end(client);
+}
+
+static int client_start(struct kvb_client *client)
+{
+	struct kvb_conn *conn;
+	int r = kvb_client_attach_conn(
+		client, client->wake_fd, kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS, &conn);
+
+	if (r < 0)
+		return r;
+	install(client, conn);
+	r = kvb_lanes_open(client);
+	if (r == 0)
+		r = kvb_thread_start(&client->thread, "kvb-door", door_main, client);
+	if (r == 0)
+		return 0;
+	begin_closing(client);
+	kvb_lanes_free(client);
+	kvb_conn_unref(conn);
+	return r;
+}
+
 int kvb_open(const struct kvb_options *options, struct kvb_client **ret_client)
 {
 	struct kvb_client *client;
-	struct kvb_conn *conn;
 	int r = client_new(options, &client);
 
 	if (r < 0)
 		return r;
-	r = attach_conn(client, kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS, &conn);
+	r = client_start(client);
 	if (r < 0) {
-		client_destroy(client);
-		return r;
-	}
-	install(client, conn);
-	r = kvb_thread_start(&client->thread, "kvb-door", door_main, client);
-	if (r < 0) {
-		kvb_conn_unref(conn);
 		client_destroy(client);
 		return r;
 	}
@@ -335,6 +405,7 @@ int kvb_open(const struct kvb_options *options, struct kvb_client **ret_client)
 /* Threads, and what they held, did not come along into the child. */
 static void close_in_child(struct kvb_client *client)
 {
+	kvb_lanes_free_in_child(client);
 	if (client->conn)
 		kvb_conn_free_in_child(client->conn);
 	client_free(client);
@@ -342,13 +413,12 @@ static void close_in_child(struct kvb_client *client)
 
 static void close_in_parent(struct kvb_client *client)
 {
+	begin_closing(client);
 	pthread_mutex_lock(&client->lock);
-	client->closing = true;
-	if (client->conn)
-		kvb_conn_fail(client->conn, -ECONNRESET);
 	while (client->inside > 0)
 		pthread_cond_wait(&client->left, &client->lock);
 	pthread_mutex_unlock(&client->lock);
+	kvb_lanes_free(client);
 	(void)eventfd_write(client->wake_fd, 1);
 	pthread_join(client->thread, NULL);
 	client_destroy(client);

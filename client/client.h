@@ -9,10 +9,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/tickets.h"
 #include "kvbell/kvbell.h"
 #include "kvbell/protocol.h"
 
 struct kvb_conn;
+struct kvb_lane;
 
 struct kvb_client {
 	/* --- constant after kvb_open() --- */
@@ -20,6 +22,7 @@ struct kvb_client {
 	char name[KVB_NAME_BYTES];
 	uint32_t timeout_ms;
 	uint32_t spin_us;
+	uint32_t n_movers; /* 0: callers move */
 	kvb_log_fn *log;
 	void *log_user;
 	kvb_progress_fn *progress;
@@ -37,6 +40,10 @@ struct kvb_client {
 	uint64_t attaches;
 	bool closing;
 
+	struct kvb_tickets tickets; /* with a lock of its own */
+	struct kvb_lane *lanes;     /* constant between open and close, as is their number */
+	unsigned n_lanes;
+
 	/* --- words of their own --- */
 	uint64_t missed_wakes; /* counted by whoever waits on a ring */
 };
@@ -47,6 +54,20 @@ int kvb_client_enter(
 	struct kvb_client *client, struct kvb_conn **ret_conn, uint64_t *ret_deadline_ns);
 /* Ends it and gives the reference back. */
 void kvb_client_leave(struct kvb_client *client, struct kvb_conn *conn);
+
+/* The same where a connection is not needed. 0; -ECHILD; -ECONNRESET the client is being closed. */
+int kvb_client_enter_any(struct kvb_client *client);
+void kvb_client_leave_any(struct kvb_client *client);
+/* Whether a call could be made now. 0; -ENOTCONN. Between enter and leave. */
+int kvb_client_check(struct kvb_client *client);
+
+/* Knocks once. `wake_fd` ends the wait early when it becomes readable, and wakes whoever watches the
+ * connection's door. 0; -ECANCELED; as kvb_open(). */
+int kvb_client_attach_conn(
+	struct kvb_client *client, int wake_fd, uint64_t deadline_ns, struct kvb_conn **ret_conn);
+/* Knocks with growing pauses until it is let in. False: the client is being closed. `wake_fd` ends a
+ * pause. */
+bool kvb_client_attach_again(struct kvb_client *client, int wake_fd, struct kvb_conn **ret_conn);
 
 void kvb_client_log(const struct kvb_client *client, enum kvb_log_level level, const char *format,
 	...) __attribute__((format(printf, 3, 4)));

@@ -64,10 +64,13 @@ struct kvb_options {
 	void *progress_user;       /**< passed to progress */
 	uint32_t spin_us; /**< a call looks for its answer for so long before it sleeps, at most
 			    1,000,000; 0: not at all */
+	uint32_t
+		movers; /**< threads that move the items of tickets, each with a session of its own; at
+			    most 64. 0: the threads inside kvb_reap() and kvb_wait() do */
 };
-#define KVB_OPTIONS_INIT                                                             \
-	{                                                                            \
-		sizeof(struct kvb_options), NULL, NULL, 0, NULL, NULL, NULL, NULL, 0 \
+#define KVB_OPTIONS_INIT                                                                \
+	{                                                                               \
+		sizeof(struct kvb_options), NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, 0 \
 	}
 
 /**
@@ -142,6 +145,86 @@ KVB_API int kvb_ping(struct kvb_client *client);
 
 /** The same through the ZMQ control socket. \return also -EPERM: only the server's uid may. */
 KVB_API int kvb_ping_control(struct kvb_client *client);
+
+/* ---------------------------------------------------------------------------------------- tickets */
+
+/**
+ * One object of a batch. The array, the keys and the payload memory belong to the library from
+ * kvb_submit_...() until the ticket's completion was returned by kvb_reap() or kvb_wait(), or
+ * kvb_close() has returned. The items of a batch may differ in size, and be empty.
+ */
+struct kvb_item {
+	const void *key; /**< as in kvb_put() */
+	size_t key_len;
+	const void *data; /**< put: the payload */
+	void *buffer;     /**< get: where to copy it */
+	size_t size;      /**< put: bytes of data; get: room in buffer; else not used */
+	int result;       /**< written: what the blocking call would have returned */
+	size_t length; /**< written: get, exists: the object's length, also with -EMSGSIZE; else 0 */
+};
+
+/** A ticket that has come to its end. */
+struct kvb_completion {
+	uint64_t ticket;
+	void *user;    /**< as submitted */
+	int result;    /**< 0; or that of the first item, in the order of the array, that failed */
+	size_t failed; /**< items with a result other than 0 */
+};
+
+/** For kvb_submit_put(): each item as kvb_put_if_absent(). */
+#define KVB_PUT_IF_ABSENT 1u
+
+/**
+ * Submits a batch, and returns without waiting for anything. Items are moved one by one as there is room,
+ * however many there are; batches submitted at the same time are moved beside one another and in no
+ * order. Each ticket completes exactly once, at the latest soon after the client's timeout_ms have
+ * passed: what is not done by then has the result -ETIMEDOUT. When the server is away or goes away the
+ * items have the results -ENOTCONN or -ECONNRESET.
+ *
+ * \param items  see struct kvb_item
+ * \param user  returned in the completion, not interpreted
+ * \param ret_ticket  a number that is never used twice. With movers, or other threads that reap, it may
+ *   have completed when this returns
+ * \return 0; -EINVAL no items for n > 0, or an unknown flag; -ENOMEM; -EAGAIN no thread can be made;
+ *   -ECONNRESET the client is being closed; -ECHILD.
+ */
+KVB_API int kvb_submit_put(struct kvb_client *client, struct kvb_item *items, size_t n,
+	uint32_t flags, void *user, uint64_t *ret_ticket);
+KVB_API int kvb_submit_get(struct kvb_client *client, struct kvb_item *items, size_t n, void *user,
+	uint64_t *ret_ticket);
+KVB_API int kvb_submit_exists(struct kvb_client *client, struct kvb_item *items, size_t n,
+	void *user, uint64_t *ret_ticket);
+KVB_API int kvb_submit_delete(struct kvb_client *client, struct kvb_item *items, size_t n,
+	void *user, uint64_t *ret_ticket);
+
+/**
+ * A descriptor to poll for POLLIN: then kvb_reap() has something to do. Its number stays the same until
+ * kvb_close(), whatever becomes of the server. Only for poll, select and epoll: not to be read, written
+ * or closed.
+ *
+ * \return the descriptor; -ECHILD; -ECONNRESET the client is being closed.
+ */
+KVB_API int kvb_event_fd(struct kvb_client *client);
+
+/**
+ * Takes completions, and without movers moves what can be moved without waiting. Never waits.
+ *
+ * \param max  1 or more
+ * \return how many were written, 0 included; -EINVAL; -ECHILD; -ECONNRESET the client is being closed.
+ */
+KVB_API int kvb_reap(struct kvb_client *client, struct kvb_completion *ret_completions, int max);
+
+/**
+ * Waits for one ticket, which kvb_reap() in other threads leaves alone meanwhile.
+ *
+ * \param timeout_ms  0: as long as it takes, which is the client's timeout_ms and a little more
+ * \return 0; -ETIMEDOUT the ticket is still to be waited for or reaped; -ENOENT no such ticket, or it was
+ *   reaped; -EBUSY another thread waits for it; -ECONNRESET the client is being closed; -ECHILD.
+ */
+KVB_API int kvb_wait(struct kvb_client *client, uint64_t ticket, uint32_t timeout_ms,
+	struct kvb_completion *ret_completion);
+
+/* ------------------------------------------------------------------------------- server and control */
 
 /** What the server said when it let this client in. */
 struct kvb_info {

@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_tickets.c - batches: every size, thousands of items, many tickets from many threads; what a
+ * poller sees; what closing leaves alone. With movers and without.
+ *
+ * A server in this process. The main thread asserts; others record.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "bench/pattern.h"
+#include "client/hook.h"
+#include "kvbell/kvbell.h"
+#include "server/server.h"
+#include "shm/atomic.h"
+#include "shm/threads.h"
+#include "shm/util.h"
+#include "tests/embedded.h"
+#include "tests/gate.h"
+
+#define MANY       5000u
+#define POLLED     400u
+#define SUBMITTERS 4u
+#define PER_THREAD 300u
+#define LONG_MS    60000
+
+static struct embedded embedded;
+
+static void start_server(uint64_t pool_bytes)
+{
+	struct kvb_server_options config;
+
+	embedded_config(&config);
+	config.pool_bytes = pool_bytes;
+	config.staging_bytes = 8 * KVB_MIB;
+	config.objects_max = 2 * MANY;
+	assert_int_equal(embedded_start(&embedded, &config), 0);
+}
+
+static struct kvb_client *open_client(uint32_t movers)
+{
+	struct kvb_options options = KVB_OPTIONS_INIT;
+	struct kvb_client *client = NULL;
+
+	options.dir = embedded.dir;
+	options.name = "tickets";
+	options.movers = movers;
+	assert_int_equal(kvb_open(&options, &client), 0);
+	return client;
+}
+
+static uint64_t counter(const uint64_t *counter)
+{
+	return kvb_load_relaxed(counter);
+}
+
+static void stop_server(void)
+{
+	assert_int_equal(counter(&embedded.server->counters.missed_wakes), 0);
+	assert_int_equal(embedded_stop(&embedded), 0);
+}
+
+static struct kvb_completion wait_for(struct kvb_client *client, uint64_t ticket)
+{
+	struct kvb_completion completion = {0};
+
+	assert_int_equal(kvb_wait(client, ticket, LONG_MS, &completion), 0);
+	assert_int_equal(completion.ticket, ticket);
+	return completion;
+}
+
+/* A batch of `n` objects of `size` bytes at most under keys of their own. */
+struct batch {
+	struct kvb_item *items;
+	char (*keys)[32];
+	uint8_t *memory;
+	size_t n;
+};
+
+static void batch_make(struct batch *batch, const char *name, const size_t *sizes, size_t n)
+{
+	size_t total = 0, at = 0;
+
+	for (size_t i = 0; i < n; i++)
+		total += sizes[i];
+	batch->n = n;
+	batch->items = test_calloc(n, sizeof(*batch->items));
+	batch->keys = test_calloc(n, sizeof(*batch->keys));
+	batch->memory = test_malloc(total + 1);
+	for (size_t i = 0; i < n; i++) {
+		int len = snprintf(batch->keys[i], sizeof(batch->keys[i]), "%s-%zu", name, i);
+		batch->items[i] = (struct kvb_item){.key = batch->keys[i],
+			.key_len = (size_t)len,
+			.data = batch->memory + at,
+			.buffer = batch->memory + at,
+			.size = sizes[i],
+			.result = 77,
+			.length = 77};
+		at += sizes[i];
+	}
+}
+
+static void batch_free(struct batch *batch)
+{
+	test_free(batch->items);
+	test_free(batch->keys);
+	test_free(batch->memory);
+}
+
+static void batch_fill(struct batch *batch, uint64_t seed)
+{
+	for (size_t i = 0; i < batch->n; i++)
+		kvb_pattern_fill(batch->items[i].buffer, batch->items[i].size, seed + i);
+}
+
+static void batch_check(const struct batch *batch, uint64_t seed)
+{
+	for (size_t i = 0; i < batch->n; i++)
+		assert_true(
+			kvb_pattern_check(batch->items[i].buffer, batch->items[i].size, seed + i));
+}
+
+static void assert_results(const struct batch *batch, int result, bool with_lengths)
+{
+	for (size_t i = 0; i < batch->n; i++) {
+		assert_int_equal(batch->items[i].result, result);
+		assert_int_equal(batch->items[i].length, with_lengths ? batch->items[i].size : 0);
+	}
+}
+
+static void assert_completion(struct kvb_completion completion, int result, size_t failed)
+{
+	assert_int_equal(completion.result, result);
+	assert_int_equal(completion.failed, failed);
+}
+
+/* ------------------------------------------------------------------------------------- what a batch does */
+
+typedef int submit_fn(struct kvb_client *client, struct kvb_item *items, size_t n, void *user,
+	uint64_t *ret_ticket);
+
+static struct kvb_completion run(struct kvb_client *client, submit_fn *submit, struct batch *batch)
+{
+	uint64_t ticket = 0;
+
+	assert_int_equal(submit(client, batch->items, batch->n, NULL, &ticket), 0);
+	return wait_for(client, ticket);
+}
+
+static int submit_put(struct kvb_client *client, struct kvb_item *items, size_t n, void *user,
+	uint64_t *ret_ticket)
+{
+	return kvb_submit_put(client, items, n, 0, user, ret_ticket);
+}
+
+static void check_sizes(uint32_t movers)
+{
+	static const size_t sizes[] = {
+		1, 4096, 32 * KVB_MIB, 0, 1000003, 65536, 65537, 256 * KVB_KIB, 0, 5 * KVB_MIB + 1};
+	struct kvb_client *client = open_client(movers);
+	struct batch batch;
+
+	batch_make(&batch, "sizes", sizes, KVB_ARRAY_SIZE(sizes));
+	batch_fill(&batch, 1);
+	assert_completion(run(client, kvb_submit_exists, &batch), -ENOENT, batch.n);
+	assert_results(&batch, -ENOENT, false);
+	assert_completion(run(client, kvb_submit_get, &batch), -ENOENT, batch.n);
+	batch_check(&batch, 1);
+	assert_completion(run(client, submit_put, &batch), 0, 0);
+	assert_results(&batch, 0, false);
+	memset(batch.items[0].buffer, 0, 1);
+	batch_fill(&batch, 99);
+	assert_completion(run(client, kvb_submit_get, &batch), 0, 0);
+	assert_results(&batch, 0, true);
+	batch_check(&batch, 1);
+	assert_completion(run(client, kvb_submit_exists, &batch), 0, 0);
+	assert_results(&batch, 0, true);
+	assert_completion(run(client, kvb_submit_delete, &batch), 0, 0);
+	assert_completion(run(client, kvb_submit_delete, &batch), -ENOENT, batch.n);
+	batch_free(&batch);
+	kvb_close(client);
+}
+
+static void a_batch_holds_items_of_every_size(void **state)
+{
+	(void)state;
+	start_server(128 * KVB_MIB);
+	check_sizes(0);
+	check_sizes(1);
+	check_sizes(3);
+	stop_server();
+}
+
+static void check_errors(uint32_t movers)
+{
+	static const size_t sizes[] = {1000, 1000, 1000, 1000, 1000, 1000};
+	struct kvb_client *client = open_client(movers);
+	char longest[KVB_KEY_MAX + 1] = {0};
+	struct batch batch;
+	uint64_t ticket;
+
+	batch_make(&batch, "errors", sizes, KVB_ARRAY_SIZE(sizes));
+	batch_fill(&batch, 1);
+	assert_completion(run(client, submit_put, &batch), 0, 0);
+	batch.items[1].key_len = 0;
+	batch.items[2].key = longest;
+	batch.items[2].key_len = sizeof(longest);
+	batch.items[3].buffer = NULL;
+	batch.items[4].size = 999;
+	assert_completion(run(client, kvb_submit_get, &batch), -EINVAL, 4);
+	assert_int_equal(batch.items[0].result, 0);
+	assert_int_equal(batch.items[1].result, -EINVAL);
+	assert_int_equal(batch.items[2].result, -ENAMETOOLONG);
+	assert_int_equal(batch.items[3].result, -EINVAL);
+	assert_int_equal(batch.items[4].result, -EMSGSIZE);
+	assert_int_equal(batch.items[4].length, 1000);
+	assert_int_equal(batch.items[5].result, 0);
+	batch.items[5].size = SIZE_MAX;
+	assert_completion(run(client, submit_put, &batch), -EINVAL, 3);
+	assert_int_equal(batch.items[5].result, -EFBIG);
+
+	assert_int_equal(kvb_submit_get(client, NULL, 1, NULL, &ticket), -EINVAL);
+	assert_int_equal(kvb_submit_put(client, batch.items, 1, 2, NULL, &ticket), -EINVAL);
+	assert_int_equal(kvb_wait(client, 12345, 0, &(struct kvb_completion){0}), -ENOENT);
+	assert_int_equal(kvb_reap(client, &(struct kvb_completion){0}, 0), -EINVAL);
+	/* A batch of nothing is done at once. */
+	assert_int_equal(kvb_submit_get(client, NULL, 0, &ticket, &ticket), 0);
+	assert_completion(wait_for(client, ticket), 0, 0);
+	assert_int_equal(kvb_wait(client, ticket, 0, &(struct kvb_completion){0}), -ENOENT);
+	batch_free(&batch);
+	kvb_close(client);
+}
+
+static void one_bad_item_spoils_no_other(void **state)
+{
+	(void)state;
+	start_server(64 * KVB_MIB);
+	check_errors(0);
+	check_errors(2);
+	stop_server();
+}
+
+static void check_many(uint32_t movers)
+{
+	struct kvb_client *client = open_client(movers);
+	size_t *sizes = test_calloc(MANY, sizeof(*sizes));
+	struct batch batch;
+
+	for (size_t i = 0; i < MANY; i++)
+		sizes[i] = i % 7 * 100;
+	batch_make(&batch, "many", sizes, MANY);
+	batch_fill(&batch, 5);
+	assert_completion(run(client, submit_put, &batch), 0, 0);
+	batch_fill(&batch, 6);
+	assert_completion(run(client, kvb_submit_get, &batch), 0, 0);
+	assert_results(&batch, 0, true);
+	batch_check(&batch, 5);
+	assert_completion(run(client, kvb_submit_exists, &batch), 0, 0);
+	assert_completion(run(client, kvb_submit_delete, &batch), 0, 0);
+	assert_completion(run(client, kvb_submit_exists, &batch), -ENOENT, MANY);
+	batch_free(&batch);
+	test_free(sizes);
+	kvb_close(client);
+}
+
+static void thousands_of_items_in_one_batch(void **state)
+{
+	(void)state;
+	start_server(64 * KVB_MIB);
+	check_many(0);
+	check_many(2);
+	stop_server();
+}
+
+/* --------------------------------------------------------------------------------------- who is told */
+
+/* Blocking puts all the time, beside the poller. */
+struct putter {
+	struct kvb_client *client;
+	pthread_t thread;
+	uint32_t stop; /* atomic */
+	uint64_t puts;
+	int error;
+};
+
+static void *put_without_end(void *arg)
+{
+	struct putter *putter = arg;
+	static uint8_t data[100000];
+
+	while (!kvb_load_acquire(&putter->stop) && putter->error == 0) {
+		putter->error = kvb_put(putter->client, "putter", 6, data, sizeof(data));
+		putter->puts++;
+	}
+	return NULL;
+}
+
+/* The descriptor alone tells: without a timeout, so that a lost wake is a hang. */
+static int poll_and_reap(struct kvb_client *client, struct kvb_completion *ret_completions, int max)
+{
+	struct pollfd fd = {.fd = kvb_event_fd(client), .events = POLLIN};
+
+	if (poll(&fd, 1, -1) != 1)
+		return -errno;
+	return kvb_reap(client, ret_completions, max);
+}
+
+static void check_poller(uint32_t movers)
+{
+	static const size_t sizes[] = {10, 70000, 300000};
+	struct kvb_client *client = open_client(movers);
+	struct putter putter = {.client = client};
+	struct batch batch;
+	uint64_t ticket;
+
+	batch_make(&batch, "polled", sizes, KVB_ARRAY_SIZE(sizes));
+	batch_fill(&batch, 3);
+	assert_int_equal(kvb_thread_start(&putter.thread, "putter", put_without_end, &putter), 0);
+	for (unsigned i = 0; i < POLLED; i++) {
+		struct kvb_completion completion = {0};
+		int n = 0;
+		submit_fn *submit = i % 2 ? kvb_submit_get : submit_put;
+		assert_int_equal(submit(client, batch.items, batch.n, &batch, &ticket), 0);
+		while (n == 0)
+			n = poll_and_reap(client, &completion, 1);
+		assert_int_equal(n, 1);
+		assert_int_equal(completion.ticket, ticket);
+		assert_ptr_equal(completion.user, &batch);
+		assert_completion(completion, 0, 0);
+	}
+	kvb_store_release(&putter.stop, 1u);
+	pthread_join(putter.thread, NULL);
+	assert_int_equal(putter.error, 0);
+	assert_true(putter.puts > 0);
+	batch_check(&batch, 3);
+	batch_free(&batch);
+	kvb_close(client);
+}
+
+static void a_poller_misses_none_beside_blocking_calls(void **state)
+{
+	(void)state;
+	start_server(64 * KVB_MIB);
+	check_poller(0);
+	check_poller(1);
+	check_poller(2);
+	stop_server();
+}
+
+/* With nothing to reap the descriptor is silent, after whatever was before. */
+static void the_descriptor_is_silent_when_there_is_nothing(void **state)
+{
+	struct kvb_completion completions[4];
+
+	(void)state;
+	start_server(64 * KVB_MIB);
+	for (uint32_t movers = 0; movers < 3; movers++) {
+		static const size_t sizes[] = {10, 10};
+		struct kvb_client *client = open_client(movers);
+		struct pollfd fd = {.fd = kvb_event_fd(client), .events = POLLIN};
+		struct batch batch;
+		uint64_t tickets[3];
+		int n = 0;
+
+		assert_true(fd.fd >= 0);
+		assert_int_equal(kvb_event_fd(client), fd.fd);
+		assert_int_equal(poll(&fd, 1, 0), 0);
+		assert_int_equal(kvb_reap(client, completions, 4), 0);
+		batch_make(&batch, "silent", sizes, 2);
+		for (unsigned i = 0; i < 3; i++)
+			assert_int_equal(
+				submit_put(client, batch.items + (i & 1), 1, NULL, &tickets[i]), 0);
+		/* One at a time: what is left keeps it readable. */
+		while (n < 3) {
+			int r = poll_and_reap(client, completions, 1);
+			assert_in_range(r, 0, 1);
+			n += r;
+		}
+		assert_int_equal(kvb_reap(client, completions, 4), 0);
+		assert_int_equal(poll(&fd, 1, 50), 0);
+		/* Who is waited for is not told of. */
+		assert_completion(run(client, kvb_submit_exists, &batch), 0, 0);
+		assert_int_equal(kvb_reap(client, completions, 4), 0);
+		assert_int_equal(poll(&fd, 1, 50), 0);
+		batch_free(&batch);
+		kvb_close(client);
+	}
+	stop_server();
+}
+
+/* Threads that submit and wait, each for its own, beside one that reaps whatever it meets. */
+struct submitter {
+	struct kvb_client *client;
+	pthread_t thread;
+	unsigned number;
+	uint64_t submitted, waited;
+	int error;
+};
+
+/* 0 also when the poller was faster. */
+static int wait_or_lose(struct submitter *submitter, uint64_t ticket)
+{
+	struct kvb_completion completion;
+	int r = kvb_wait(submitter->client, ticket, LONG_MS, &completion);
+
+	submitter->submitted++;
+	if (r == -ENOENT)
+		return 0;
+	submitter->waited += r == 0;
+	return r == 0 ? completion.result : r;
+}
+
+static int one_object(struct submitter *submitter, struct kvb_item *item, unsigned seed)
+{
+	uint64_t ticket;
+	int r;
+
+	kvb_pattern_fill((uint8_t *)item->data, item->size, seed);
+	r = submit_put(submitter->client, item, 1, NULL, &ticket);
+	if (r == 0)
+		r = wait_or_lose(submitter, ticket);
+	if (r == 0)
+		r = kvb_submit_get(submitter->client, item, 1, NULL, &ticket);
+	if (r == 0)
+		r = wait_or_lose(submitter, ticket);
+	if (r == 0 && !kvb_pattern_check(item->buffer, item->size, seed))
+		return -EBADMSG;
+	return r;
+}
+
+static void *submit_and_wait(void *arg)
+{
+	struct submitter *submitter = arg;
+	char key[16];
+	uint8_t data[2000], back[2000];
+	int len = snprintf(key, sizeof(key), "thread-%u", submitter->number);
+	struct kvb_item item = {.key = key,
+		.key_len = (size_t)len,
+		.data = data,
+		.buffer = back,
+		.size = sizeof(data)};
+
+	for (unsigned i = 0; i < PER_THREAD && submitter->error == 0; i++)
+		submitter->error = one_object(submitter, &item, i);
+	return NULL;
+}
+
+static void check_submitters(uint32_t movers)
+{
+	static const size_t sizes[] = {100000};
+	struct submitter submitters[SUBMITTERS] = {0};
+	struct kvb_client *client = open_client(movers);
+	uint64_t ticket, submitted = 0, waited = 0, reaped = 0;
+	struct kvb_completion completion;
+	struct batch batch;
+
+	batch_make(&batch, "beside", sizes, 1);
+	batch_fill(&batch, 8);
+	for (unsigned i = 0; i < SUBMITTERS; i++) {
+		submitters[i].client = client;
+		submitters[i].number = i;
+		assert_int_equal(kvb_thread_start(&submitters[i].thread, "submitter",
+					 submit_and_wait, &submitters[i]),
+			0);
+	}
+	for (unsigned i = 0; i < PER_THREAD; i++) {
+		bool own = false;
+		assert_int_equal(submit_put(client, batch.items, 1, NULL, &ticket), 0);
+		submitted++;
+		while (!own) {
+			int n = poll_and_reap(client, &completion, 1);
+			assert_in_range(n, 0, 1);
+			reaped += (uint64_t)n;
+			own = n == 1 && completion.ticket == ticket;
+			if (n == 1)
+				assert_completion(completion, 0, 0);
+		}
+	}
+	for (unsigned i = 0; i < SUBMITTERS; i++)
+		pthread_join(submitters[i].thread, NULL);
+	for (unsigned i = 0; i < SUBMITTERS; i++) {
+		assert_int_equal(submitters[i].error, 0);
+		submitted += submitters[i].submitted;
+		waited += submitters[i].waited;
+	}
+	assert_int_equal(kvb_reap(client, &completion, 1), 0);
+	/* Each came out exactly once. */
+	assert_int_equal(submitted, waited + reaped);
+	batch_free(&batch);
+	kvb_close(client);
+}
+
+static void threads_that_wait_and_one_that_polls(void **state)
+{
+	(void)state;
+	start_server(64 * KVB_MIB);
+	check_submitters(0);
+	check_submitters(2);
+	stop_server();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_batch_holds_items_of_every_size),
+		cmocka_unit_test(one_bad_item_spoils_no_other),
+		cmocka_unit_test(thousands_of_items_in_one_batch),
+		cmocka_unit_test(a_poller_misses_none_beside_blocking_calls),
+		cmocka_unit_test(the_descriptor_is_silent_when_there_is_nothing),
+		cmocka_unit_test(threads_that_wait_and_one_that_polls),
+	};
+
+	return cmocka_run_group_tests_name("tickets", tests, NULL, NULL) ? 1 : 0;
+}
