@@ -31,6 +31,7 @@
 #include "shm/util.h"
 
 #define TIMEOUT_MS     30000u
+#define RECHECK_MS     200u
 #define BACKOFF_MIN_MS 10u
 #define BACKOFF_MAX_MS 500u
 /* A killed server's door still takes connections until the kernel gets to it; nobody answers there. */
@@ -148,22 +149,38 @@ static bool is_closing(struct kvb_client *client)
 	return closing;
 }
 
-/* Waits until the connection is at its end, or the client is. */
-static void watch_door(struct kvb_client *client, struct kvb_conn *conn)
+/* Sleeps until the door, another thread, or an answer for nobody in particular comes. */
+static void poll_door(struct kvb_client *client, struct kvb_conn *conn)
 {
 	struct pollfd fds[] = {
 		{.fd = conn->attached.door_fd, .events = POLLIN},
 		{.fd = client->wake_fd, .events = POLLIN},
+		{.fd = -1, .events = POLLIN},
 	};
+	uint64_t deadline_ns, now_ns = kvb_now_ns();
 	eventfd_t wakes;
+	int ms = -1;
 
+	kvb_dealer_needs(&conn->dealer, &fds[2].fd, &deadline_ns);
+	/* While anybody waits for an answer the life word is looked at, too. */
+	if (deadline_ns != UINT64_MAX)
+		ms = deadline_ns <= now_ns
+			? 0
+			: (int)kvb_min_u64((deadline_ns - now_ns) / KVB_NS_PER_MS + 1, RECHECK_MS);
+	if (poll(fds, KVB_ARRAY_SIZE(fds), ms) < 0)
+		return;
+	if (fds[1].revents)
+		(void)eventfd_read(client->wake_fd, &wakes);
+	if (fds[0].revents && kvb_door_ended(client, conn->attached.door_fd))
+		kvb_conn_fail(conn, -ECONNRESET);
+}
+
+/* Waits until the connection is at its end, or the client is. */
+static void watch_door(struct kvb_client *client, struct kvb_conn *conn)
+{
 	while (!is_closing(client) && kvb_conn_check(conn) == 0) {
-		if (poll(fds, KVB_ARRAY_SIZE(fds), -1) < 0)
-			continue;
-		if (fds[1].revents)
-			(void)eventfd_read(client->wake_fd, &wakes);
-		if (fds[0].revents && kvb_door_ended(client, conn->attached.door_fd))
-			kvb_conn_fail(conn, -ECONNRESET);
+		poll_door(client, conn);
+		kvb_dealer_turn(conn);
 	}
 }
 
@@ -179,6 +196,7 @@ static void detach(struct kvb_client *client)
 	if (!conn)
 		return;
 	kvb_conn_fail(conn, -ECONNRESET);
+	kvb_dealer_end(conn, -ECONNRESET);
 	kvb_conn_unref(conn);
 	kvb_tickets_fail_queued(&client->tickets, -ECONNRESET);
 	/* Its last wake is not meant for the next attachment; `closing` is looked at again after

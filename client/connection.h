@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "client/attach.h"
-#include "client/control.h"
+#include "client/dealer.h"
 #include "shm/ring.h"
 #include "shm/staging.h"
 

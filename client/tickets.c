@@ -471,8 +471,8 @@ static void wait_turn_locked(
 {
 	struct kvb_tickets *tickets = &client->tickets;
 
-	/* Whoever finishes it, or stops to drive, says so under the lock. */
-	if (client->n_movers > 0 || !kvb_lanes_may_drive_locked(client)) {
+	/* Whoever finishes it, or stops to drive, says so under the lock. Nobody drives for a call. */
+	if (client->n_movers > 0 || !ticket->items || !kvb_lanes_may_drive_locked(client)) {
 		(void)kvb_cond_wait_until(&tickets->finished, &tickets->lock, deadline_ns);
 		return;
 	}

@@ -295,6 +295,17 @@ struct kvb_reply {
 KVB_API int kvb_call(struct kvb_client *client, uint16_t type, const void *body, size_t size,
 	uint32_t timeout_ms, struct kvb_reply *ret_reply);
 
+/**
+ * As kvb_call(), without waiting: the answer, or the error, comes with the ticket's completion.
+ *
+ * \param body  copied
+ * \param reply  the library's until then, as struct kvb_item; to be given back with kvb_reply_free()
+ * \return 0; -EINVAL; -EMSGSIZE; -ENOMEM; -ECONNRESET the client is being closed; -ECHILD. All else is
+ *   the completion's result.
+ */
+KVB_API int kvb_submit_call(struct kvb_client *client, uint16_t type, const void *body, size_t size,
+	uint32_t timeout_ms, struct kvb_reply *reply, void *user, uint64_t *ret_ticket);
+
 /** Frees the body. A reply of zeroes, or one freed before, is allowed. */
 KVB_API void kvb_reply_free(struct kvb_reply *reply);
 
