@@ -270,6 +270,7 @@ static void the_examples_are_a_project_of_their_own(void **state)
 	assert_true(configure("examples", "C"));
 	assert_true(run_script(KVB_TEST_CMAKE " --build examples.build"));
 	run_program("examples.build/put_get", server.dir);
+	run_program("examples.build/batch", server.dir);
 	assert_true(output_has("put and got 1048576 bytes"));
 	/* One is the server of the other, and stops in order. */
 	assert_true(run_script("export LD_LIBRARY_PATH=$prefix/" KVB_TEST_LIBDIR "; "
