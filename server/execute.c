@@ -195,9 +195,9 @@ static int put_open(struct request *request)
 	if (sqe->length > 0)
 		copy_in(request, object, 0);
 	if (whole) {
-		kvb_store_commit(store, object);
-		kvb_count(&request->server->counters.puts, 1);
-		return 0;
+		r = kvb_store_commit(store, object);
+		kvb_count(&request->server->counters.puts, r == 0);
+		return r;
 	}
 	transfer_open(session,
 		&(struct kvb_transfer){.id = sqe->transfer,
@@ -214,6 +214,7 @@ static int put_more(struct request *request)
 {
 	const struct kvb_sqe *sqe = &request->sqe;
 	struct kvb_transfer *transfer = transfer_find(request, true);
+	int r;
 
 	if (!transfer)
 		return -ESTALE;
@@ -230,10 +231,10 @@ static int put_more(struct request *request)
 		note_progress(request->session);
 		return 0;
 	}
-	kvb_store_commit(request->server->store, transfer->object);
+	r = kvb_store_commit(request->server->store, transfer->object);
 	transfer_forget(request->session, transfer);
-	kvb_count(&request->server->counters.puts, 1);
-	return 0;
+	kvb_count(&request->server->counters.puts, r == 0);
+	return r;
 }
 
 static bool staging_range_valid(const struct request *request)

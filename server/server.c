@@ -76,6 +76,7 @@ static int make_store(struct kvb_server *server)
 	if (getrandom(&store.hash_seed, sizeof(store.hash_seed), 0) !=
 		(ssize_t)sizeof(store.hash_seed))
 		return -EIO;
+	memcpy(store.boot_id, server->boot_id, KVB_ID_BYTES);
 	r = kvb_store_new(&store, &server->store);
 	return r < 0 ? r : kvb_store_start_maintenance(server->store);
 }

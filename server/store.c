@@ -7,8 +7,8 @@
  * Must never read or write payload, never call out under the lock except for the list callback, and
  * never free the bytes of an object that somebody holds or is still writing.
  *
- * A slot is unused, PENDING (reserved), VISIBLE, or ORPHAN (deleted or replaced while held: out of
- * the index, freed by its last holder). VISIBLE objects without holders are the only ones that can
+ * A slot is unused, PENDING (reserved), VISIBLE, ORPHAN (deleted or replaced while held: out of the
+ * index, let go by its last holder), or in LIMBO (let go, perhaps leased). VISIBLE objects without holders are the only ones that can
  * be evicted and the only ones on the recency lists: the first holder takes an object off, the last
  * one appends it as the most recently used. So whoever looks for a victim never meets a held
  * object. Objects without bytes have a list of their own, since evicting them makes no room.
@@ -21,7 +21,14 @@
  * in a search. A reservation that fails therefore evicts nothing, ends after one walk over the pool
  * at most, and is remembered, so that the next one as long fails at once until something is let go.
  *
- * Slots 0 and 1 are the ends of the recency lists; 0 is also the null of all other links.
+ * Readers in other processes find objects through the shared index, and lease them there without
+ * asking (index.c, lease.c). An object that goes is first taken out of the index and retired, then,
+ * after a full fence, looked for in the lease cells of all sessions: if nobody has leased it, its
+ * bytes and its slot are free; if somebody has, it stays in limbo, and is looked for again. Such
+ * scans are made for many objects at once, the more the more cells there are. An object that is
+ * leased when its turn to be evicted comes is in use, and moves to the end of the order instead.
+ *
+ * Slots 0 to 2 are the ends of the recency lists and of limbo; 0 is also the null of all other links.
  */
 #include "server/store.h"
 
@@ -34,24 +41,34 @@
 
 #include "kvbell/protocol.h"
 #include "server/extent.h"
+#include "server/index.h"
+#include "server/lease.h"
+#include "shm/atomic.h"
 #include "shm/threads.h"
 #include "shm/util.h"
 
 #define NONE        0u
 #define LIST_BYTES  0u /* objects with an extent */
 #define LIST_EMPTY  1u
-#define SLOTS_FIRST 2u
+#define LIST_LIMBO  2u
+#define SLOTS_FIRST 3u
 #define KEY_INLINE  200u
-#define EVICT_BATCH 64u
+/* A scan of this many lease cells is worth one object more in its batch. */
+#define CELLS_PER_OBJECT 64u
+/* How often maintenance looks again at what is in limbo. */
+#define LIMBO_NS (20 * KVB_NS_PER_MS)
 
-enum object_state { SLOT_UNUSED, SLOT_PENDING, SLOT_VISIBLE, SLOT_ORPHAN };
+/* In `walked`, beside the number of the search. */
+#define SPARED ((uint64_t)1 << 63)
+
+enum object_state { SLOT_UNUSED, SLOT_PENDING, SLOT_VISIBLE, SLOT_ORPHAN, SLOT_LIMBO };
 
 /* Four cache lines; a lookup that compares hashes only touches the first. */
 struct kvb_object {
 	uint64_t hash;
 	uint64_t length;
 	uint64_t used_at; /* value of the store's clock */
-	uint64_t walked;  /* number of the last search that rejected the run it lies in */
+	uint64_t walked;  /* number of the last search that rejected it, or the run it lies in */
 	uint32_t extent;
 	uint32_t chain; /* next in the bucket, or next unused slot */
 	uint32_t newer;
@@ -73,8 +90,11 @@ struct kvb_store {
 	pthread_t thread;
 	bool running;
 	bool stopping;
-	bool behind; /* above the high watermark and not yet down at the low one */
+	bool behind;       /* above the high watermark and not yet down at the low one */
+	uint64_t limbo_ns; /* when maintenance looks at limbo again */
 	struct kvb_extents *extents;
+	struct kvb_index_writer index;
+	struct kvb_lease_table leases;
 	struct kvb_object *slots;
 	uint32_t *buckets;
 	uint64_t bucket_mask;
@@ -85,6 +105,7 @@ struct kvb_store {
 	uint64_t evictable_bytes; /* of extents */
 	uint64_t clock;
 	uint64_t walk;
+	uint64_t fresh;    /* of those in limbo the newest, which nobody has looked for leases of */
 	uint64_t hopeless; /* a run this long is not to be had until something is let go */
 	struct kvb_store_stats stats;
 };
@@ -170,6 +191,12 @@ static bool is_evictable(const struct kvb_object *object)
 	return object->state == SLOT_VISIBLE && object->holders == 0;
 }
 
+/* In this search it was found to be leased. */
+static bool is_spared(const struct kvb_store *store, const struct kvb_object *object)
+{
+	return object->walked == (store->walk | SPARED);
+}
+
 static void mark_used(struct kvb_store *store, struct kvb_object *object)
 {
 	/* A held one is on no list and becomes the most recently used when it is let go. */
@@ -180,16 +207,21 @@ static void mark_used(struct kvb_store *store, struct kvb_object *object)
 	list_append(store, object);
 }
 
-static uint32_t slot_new(struct kvb_store *store)
+/* 0; -ENOMEM there is no memory for its part of the index. */
+static int slot_new(struct kvb_store *store, uint32_t *ret_id)
 {
 	uint32_t id = store->slots_unused;
+	int r = id == NONE ? kvb_index_prepare(&store->index, store->slots_end) : 0;
 
+	if (r < 0)
+		return r;
 	if (id != NONE)
 		store->slots_unused = store->slots[id].chain;
 	else
 		id = store->slots_end++;
 	store->slots_taken++;
-	return id;
+	*ret_id = id;
+	return 0;
 }
 
 /* The object is in no list and not in the index. */
@@ -205,20 +237,114 @@ static void object_drop(struct kvb_store *store, struct kvb_object *object)
 	store->slots_taken--;
 }
 
-/* Takes a visible object out of sight: it is freed now, or by its last holder. */
-static void object_hide(struct kvb_store *store, struct kvb_object *object, uint32_t *link)
+static bool is_shared(const struct kvb_object *object)
 {
+	return object->key_len <= KVB_INDEX_KEY_MAX;
+}
+
+/* --------------------------------------------------------------------------------------------- limbo */
+
+static uint64_t lease_word(const struct kvb_store *store, uint32_t id)
+{
+	return kvb_lease_word(id, kvb_index_state_of(&store->index, id));
+}
+
+static void enter_limbo(struct kvb_store *store, struct kvb_object *object)
+{
+	uint32_t id = id_of(store, object), newest = store->slots[LIST_LIMBO].older;
+
+	object->state = SLOT_LIMBO;
+	object->older = newest;
+	object->newer = LIST_LIMBO;
+	store->slots[newest].newer = id;
+	store->slots[LIST_LIMBO].older = id;
+	store->stats.limbo++;
+	store->stats.limbo_bytes += extent_bytes(store, object);
+	store->fresh++;
+}
+
+static void leave_limbo(struct kvb_store *store, struct kvb_object *object)
+{
+	store->stats.limbo--;
+	store->stats.limbo_bytes -= extent_bytes(store, object);
+	list_remove(store, object);
+	kvb_index_recycle(&store->index, id_of(store, object));
+	object_drop(store, object);
+	store->hopeless = UINT64_MAX;
+}
+
+/* Frees those of the newest `n` in limbo that nobody has leased. All in limbo was retired before. */
+static void reclaim(struct kvb_store *store, uint64_t n)
+{
+	uint32_t id = store->slots[LIST_LIMBO].older;
+
+	store->fresh = 0;
+	/* Orders the retirements before the loads of the cells; pairs with the full fence in
+	 * kvb_index_lease(): of a reader and this, one sees the other. */
+	kvb_fence_full();
+	while (id != LIST_LIMBO && n > 0) {
+		struct kvb_scan scan = {.n = 0};
+		uint32_t ids[KVB_SCAN_MAX];
+		for (; id != LIST_LIMBO && n > 0 && scan.n < KVB_SCAN_MAX; n--) {
+			ids[scan.n] = id;
+			scan.words[scan.n++] = lease_word(store, id);
+			id = store->slots[id].older;
+		}
+		kvb_leases_scan(&store->leases, &scan);
+		for (uint32_t i = 0; i < scan.n; i++)
+			if (!scan.leased[i])
+				leave_limbo(store, &store->slots[ids[i]]);
+	}
+}
+
+/* So many objects share a scan of the cells, so that each pays little for it. */
+static uint64_t batch_size(const struct kvb_store *store)
+{
+	return kvb_min_u64(1 + kvb_leases_used(&store->leases) / CELLS_PER_OBJECT, KVB_SCAN_MAX);
+}
+
+/* Lets an object go that is out of sight. */
+static void let_go(struct kvb_store *store, struct kvb_object *object)
+{
+	enter_limbo(store, object);
+	if (store->fresh >= batch_size(store))
+		reclaim(store, store->fresh);
+	if (store->stats.limbo > 0)
+		pthread_cond_signal(&store->wake);
+}
+
+/* Takes a visible object out of sight: it is let go now, or by its last holder. `successor`: what
+ * readers find in its place; NULL nothing. */
+static void object_hide(struct kvb_store *store, struct kvb_object *object, uint32_t *link,
+	const struct kvb_object *successor)
+{
+	uint32_t id = id_of(store, object);
+
 	*link = object->chain;
 	store->stats.objects--;
 	store->stats.payload_bytes -= object->length;
-	if (object->holders > 0) {
-		object->state = SLOT_ORPHAN;
-		return;
+	if (is_shared(object)) {
+		if (successor)
+			kvb_index_replace(&store->index, id, id_of(store, successor), object->hash);
+		else
+			kvb_index_remove(&store->index, id, object->hash);
+		kvb_index_retire(&store->index, id);
 	}
-	pin(store, object);
-	object_drop(store, object);
+	if (object->holders > 0)
+		object->state = SLOT_ORPHAN;
+	else
+		pin(store, object);
 }
 
+static void remove_visible(struct kvb_store *store, struct kvb_object *object, uint32_t *link,
+	const struct kvb_object *successor)
+{
+	object_hide(store, object, link, successor);
+	if (object->holders == 0)
+		let_go(store, object);
+}
+
+/* Takes one that nobody holds out of sight, into limbo, without looking for leases yet. */
 static void evict(struct kvb_store *store, uint32_t id)
 {
 	struct kvb_object *object = &store->slots[id];
@@ -228,7 +354,46 @@ static void evict(struct kvb_store *store, uint32_t id)
 		link = &store->slots[*link].chain;
 	store->stats.evicted++;
 	store->stats.evicted_bytes += object->length;
-	object_hide(store, object, link);
+	object_hide(store, object, link, NULL);
+	enter_limbo(store, object);
+}
+
+/* Drops those that are leased now from the batch: they are in use, and the last to go. */
+static uint32_t spare_leased(struct kvb_store *store, uint32_t ids[], uint32_t n)
+{
+	struct kvb_scan scan = {.n = n};
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		scan.words[i] = lease_word(store, ids[i]);
+	kvb_leases_scan(&store->leases, &scan);
+	for (uint32_t i = 0; i < n; i++) {
+		if (!scan.leased[i]) {
+			ids[kept++] = ids[i];
+			continue;
+		}
+		store->slots[ids[i]].walked = store->walk | SPARED;
+		mark_used(store, &store->slots[ids[i]]);
+		store->stats.leased_spared++;
+	}
+	return kept;
+}
+
+static void touch(void *user, uint64_t word)
+{
+	struct kvb_store *store = user;
+	uint32_t id = (uint32_t)word - 1;
+
+	if (id < SLOTS_FIRST || id >= store->slots_end || store->slots[id].state != SLOT_VISIBLE ||
+		lease_word(store, id) != word)
+		return;
+	mark_used(store, &store->slots[id]);
+}
+
+/* What readers have used without asking is more recently used than the order knows. */
+static void hear_readers(struct kvb_store *store)
+{
+	kvb_leases_touched(&store->leases, touch, store);
 }
 
 /* A run of extents by address, none of them held or pending. */
@@ -250,7 +415,7 @@ static uint32_t joinable(const struct kvb_store *store, uint32_t extent, uint64_
 		return extent;
 	}
 	object = &store->slots[kvb_extent_owner(store->extents, extent)];
-	if (!is_evictable(object))
+	if (!is_evictable(object) || is_spared(store, object))
 		return KVB_EXTENT_NONE;
 	*ret_used_at = object->used_at;
 	return extent;
@@ -314,58 +479,152 @@ static void run_mark(struct kvb_store *store, const struct run *run)
 	}
 }
 
-/* Downwards, because of free extents that join, the lowest keeps its number. */
-static void run_evict(struct kvb_store *store, const struct run *run)
+/* The run's objects from `*extent` upwards, as many as a scan takes; *extent is where to go on. */
+static uint32_t run_objects(const struct kvb_store *store, const struct run *run, uint32_t *extent,
+	uint32_t ret_ids[KVB_SCAN_MAX])
 {
-	uint32_t extent = run->high;
-	bool last;
+	uint32_t n = 0;
 
-	do {
-		uint32_t below = kvb_extent_below(store->extents, extent);
-		last = extent == run->low;
-		if (!kvb_extent_is_free(store->extents, extent))
-			evict(store, kvb_extent_owner(store->extents, extent));
-		extent = below;
-	} while (!last);
+	while (*extent != KVB_EXTENT_NONE && n < KVB_SCAN_MAX) {
+		if (!kvb_extent_is_free(store->extents, *extent))
+			ret_ids[n++] = kvb_extent_owner(store->extents, *extent);
+		*extent = *extent == run->high ? KVB_EXTENT_NONE
+					       : kvb_extent_above(store->extents, *extent);
+	}
+	return n;
 }
 
-/* Evicts such that a free extent of so many bytes exists. Evicts nothing when that cannot be. */
-static int make_room(struct kvb_store *store, uint64_t bytes)
+/* Evicts all objects of a run. False: some are leased; those were spared, and none evicted. */
+static bool run_evict(struct kvb_store *store, const struct run *run)
 {
-	uint64_t unused = kvb_extents_ready(store->extents) - kvb_extents_used(store->extents);
+	uint32_t ids[KVB_SCAN_MAX], extent = run->low, n;
+	bool spared = false;
+
+	while ((n = run_objects(store, run, &extent, ids)) > 0)
+		spared = spare_leased(store, ids, n) < n || spared;
+	if (spared)
+		return false;
+	/* In limbo they keep their extents, so the run stays as it is until the end. */
+	extent = run->low;
+	while ((n = run_objects(store, run, &extent, ids)) > 0)
+		for (uint32_t i = 0; i < n; i++)
+			evict(store, ids[i]);
+	reclaim(store, store->stats.limbo);
+	return true;
+}
+
+/* Finds a run long enough around the least recently used object that allows it, and evicts what is in
+ * it. 0; -ENOSPC; -EAGAIN leases were met, look again. */
+static int make_room_once(struct kvb_store *store, uint64_t bytes)
+{
 	uint32_t id;
 
-	if (bytes > unused + store->evictable_bytes || bytes >= store->hopeless)
-		return -ENOSPC;
-	store->walk++;
 	for (id = store->slots[LIST_BYTES].newer; id != LIST_BYTES; id = store->slots[id].newer) {
 		uint32_t middle = store->slots[id].extent;
 		struct run run = {middle, middle, extent_bytes(store, &store->slots[id])};
 
-		if (store->slots[id].walked == store->walk)
+		if (store->slots[id].walked == store->walk || is_spared(store, &store->slots[id]))
 			continue;
-		if (run_grow(store, &run, bytes)) {
-			run_trim(store, &run, bytes, middle);
-			run_evict(store, &run);
-			return 0;
+		if (!run_grow(store, &run, bytes)) {
+			run_mark(store, &run);
+			continue;
 		}
-		run_mark(store, &run);
+		run_trim(store, &run, bytes, middle);
+		return run_evict(store, &run) ? 0 : -EAGAIN;
 	}
-	store->hopeless = bytes;
 	return -ENOSPC;
 }
 
-/* There is an evictable object. */
-static void evict_oldest(struct kvb_store *store)
+/* Evicts such that a free extent of so many bytes exists, and takes it. Evicts nothing when that
+ * cannot be, but for the case that objects are leased at the last moment. */
+static int make_room(struct kvb_store *store, uint64_t bytes, uint32_t *ret_extent)
+{
+	uint64_t spared = store->stats.leased_spared, unused;
+	int r;
+
+	if (store->stats.limbo > 0) {
+		reclaim(store, store->stats.limbo);
+		r = kvb_extent_alloc(store->extents, bytes, ret_extent);
+		if (r != -ENOSPC)
+			return r;
+	}
+	hear_readers(store);
+	unused = kvb_extents_ready(store->extents) - kvb_extents_used(store->extents);
+	if (bytes > unused + store->evictable_bytes || bytes >= store->hopeless) {
+		store->stats.leased_refused += store->stats.limbo > 0;
+		return -ENOSPC;
+	}
+	store->walk++;
+	/* Ends: each turn spares or evicts objects that no later turn looks at again. */
+	do {
+		r = make_room_once(store, bytes);
+		if (r == 0)
+			r = kvb_extent_alloc(store->extents, bytes, ret_extent);
+		else if (r == -ENOSPC)
+			break;
+	} while (r == -EAGAIN || r == -ENOSPC);
+	if (r != -ENOSPC)
+		return r;
+	/* Leases end without a word, so it may be had at any time. */
+	if (spared == store->stats.leased_spared && store->stats.limbo == 0)
+		store->hopeless = bytes;
+	else
+		store->stats.leased_refused++;
+	return -ENOSPC;
+}
+
+/* The objects that were not used for longest, those without bytes included if `any`, as many as are
+ * to share a scan; those that were spared are no candidates. */
+static uint32_t oldest_objects(
+	const struct kvb_store *store, bool any, uint32_t wanted, uint32_t ret_ids[KVB_SCAN_MAX])
 {
 	uint32_t with = store->slots[LIST_BYTES].newer;
-	uint32_t without = store->slots[LIST_EMPTY].newer;
+	uint32_t without = any ? store->slots[LIST_EMPTY].newer : LIST_EMPTY;
+	uint32_t n = 0;
 
-	if (without == LIST_EMPTY ||
-		(with != LIST_BYTES && store->slots[with].used_at < store->slots[without].used_at))
-		evict(store, with);
-	else
-		evict(store, without);
+	while (n < wanted) {
+		/* Spared ones stand at the end of both lists. */
+		bool end_with = with == LIST_BYTES || is_spared(store, &store->slots[with]);
+		bool end_without =
+			without == LIST_EMPTY || is_spared(store, &store->slots[without]);
+		if (end_with && end_without)
+			break;
+		if (end_without ||
+			(!end_with && store->slots[with].used_at < store->slots[without].used_at)) {
+			ret_ids[n++] = with;
+			with = store->slots[with].newer;
+		} else {
+			ret_ids[n++] = without;
+			without = store->slots[without].newer;
+		}
+	}
+	return n;
+}
+
+/* Evicts up to `wanted` of the oldest that are not leased. Returns how many candidates there were. */
+static uint32_t evict_oldest(struct kvb_store *store, bool any, uint32_t wanted)
+{
+	uint32_t ids[KVB_SCAN_MAX];
+	uint32_t n = oldest_objects(store, any, wanted, ids), kept = spare_leased(store, ids, n);
+
+	for (uint32_t i = 0; i < kept; i++)
+		evict(store, ids[i]);
+	reclaim(store, store->fresh);
+	return n;
+}
+
+/* Makes sure that there is a slot. 0; -ENOSPC. */
+static int make_slot(struct kvb_store *store)
+{
+	if (store->slots_taken < store->config.objects_max)
+		return 0;
+	reclaim(store, store->stats.limbo);
+	hear_readers(store);
+	store->walk++;
+	while (store->slots_taken == store->config.objects_max)
+		if (evict_oldest(store, true, (uint32_t)batch_size(store)) == 0)
+			return -ENOSPC;
+	return 0;
 }
 
 static int extent_new(struct kvb_store *store, uint64_t bytes, uint32_t *ret_extent)
@@ -374,10 +633,7 @@ static int extent_new(struct kvb_store *store, uint64_t bytes, uint32_t *ret_ext
 
 	if (r != -ENOSPC)
 		return r;
-	r = make_room(store, bytes);
-	if (r < 0)
-		return r;
-	return kvb_extent_alloc(store->extents, bytes, ret_extent);
+	return make_room(store, bytes, ret_extent);
 }
 
 /* A share of the added bytes, without overflow and without losing the rest. */
@@ -385,7 +641,8 @@ static bool over_mark(const struct kvb_store *store, uint32_t percent)
 {
 	uint64_t ready = kvb_extents_ready(store->extents);
 
-	return kvb_extents_used(store->extents) >
+	/* What is in limbo goes by itself. */
+	return kvb_extents_used(store->extents) - store->stats.limbo_bytes >
 		ready / 100 * percent + ready % 100 * percent / 100;
 }
 
@@ -395,17 +652,22 @@ static int reserve_locked(struct kvb_store *store, uint64_t bytes, struct kvb_ob
 	uint32_t extent = KVB_EXTENT_NONE, id;
 	int r;
 
-	if (slots_out && store->evictable == 0)
+	if (slots_out && store->evictable == 0 && store->stats.limbo == 0)
 		return -ENOSPC;
 	if (bytes > 0) {
 		r = extent_new(store, bytes, &extent);
 		if (r < 0)
 			return r;
 	}
-	/* Only now, and only if making room for the bytes has not given a slot back as well. */
-	if (store->slots_taken == store->config.objects_max)
-		evict_oldest(store);
-	id = slot_new(store);
+	/* Only now, since making room for the bytes may have given a slot back as well. */
+	r = make_slot(store);
+	if (r == 0)
+		r = slot_new(store, &id);
+	if (r < 0) {
+		if (extent != KVB_EXTENT_NONE)
+			kvb_extent_free(store->extents, extent);
+		return r;
+	}
 	if (extent != KVB_EXTENT_NONE)
 		kvb_extent_set_owner(store->extents, extent, id);
 	if (over_mark(store, store->config.high_percent) && !store->behind) {
@@ -463,25 +725,83 @@ static void no_longer_pending(struct kvb_store *store, const struct kvb_object *
 	store->hopeless = UINT64_MAX;
 }
 
-void kvb_store_commit(struct kvb_store *store, struct kvb_object *object)
+/* Evicts the oldest of a bucket. False: all in it are held or leased. */
+static bool evict_from_chain(struct kvb_store *store, uint64_t hash)
 {
-	uint32_t *link;
+	uint32_t chain[KVB_CHAIN_ENTRIES], n = kvb_index_chain(&store->index, hash, chain);
+	uint32_t oldest = NONE;
 
-	pthread_mutex_lock(&store->lock);
-	no_longer_pending(store, object);
-	link = find_link(store, key_of(object), object->key_len, object->hash);
-	if (*link != NONE) {
-		store->stats.replaced++;
-		object_hide(store, &store->slots[*link], link);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct kvb_object *object = &store->slots[chain[i]];
+		if (!is_evictable(object) || is_spared(store, object))
+			continue;
+		if (oldest == NONE || object->used_at < store->slots[oldest].used_at)
+			oldest = chain[i];
 	}
-	link = &store->buckets[object->hash & store->bucket_mask];
+	if (oldest == NONE)
+		return false;
+	if (spare_leased(store, &oldest, 1) == 1) {
+		evict(store, oldest);
+		reclaim(store, store->fresh);
+	}
+	return true;
+}
+
+/* Makes readers find it where they found `old`, or anew. 0; -ENOSPC its bucket is full of objects that
+ * are held or leased. */
+static int publish(struct kvb_store *store, struct kvb_object *object, bool replaces)
+{
+	uint32_t id = id_of(store, object);
+	uint64_t offset = 0;
+
+	if (!is_shared(object))
+		return 0;
+	if (object->extent != KVB_EXTENT_NONE)
+		offset = kvb_extent_offset(store->extents, object->extent);
+	kvb_index_fill(&store->index, id, key_of(object), object->key_len, offset, object->length);
+	if (replaces)
+		return 0;
+	store->walk++;
+	while (kvb_index_insert(&store->index, id, object->hash) < 0)
+		if (!evict_from_chain(store, object->hash))
+			return -ENOSPC;
+	return 0;
+}
+
+static void make_visible(struct kvb_store *store, struct kvb_object *object)
+{
+	uint32_t *link = &store->buckets[object->hash & store->bucket_mask];
+
 	object->chain = *link;
 	*link = id_of(store, object);
 	object->state = SLOT_VISIBLE;
 	store->stats.objects++;
 	store->stats.payload_bytes += object->length;
 	make_evictable(store, object);
+}
+
+int kvb_store_commit(struct kvb_store *store, struct kvb_object *object)
+{
+	uint32_t *link;
+	int r;
+
+	pthread_mutex_lock(&store->lock);
+	no_longer_pending(store, object);
+	link = find_link(store, key_of(object), object->key_len, object->hash);
+	r = publish(store, object, *link != NONE);
+	if (r == 0) {
+		if (*link != NONE) {
+			store->stats.replaced++;
+			remove_visible(store, &store->slots[*link], link, object);
+		}
+		make_visible(store, object);
+	} else {
+		/* Nobody has found it, so nobody has leased it. */
+		kvb_index_recycle(&store->index, id_of(store, object));
+		object_drop(store, object);
+	}
 	pthread_mutex_unlock(&store->lock);
+	return r;
 }
 
 void kvb_store_abort(struct kvb_store *store, struct kvb_object *object)
@@ -519,7 +839,7 @@ void kvb_store_unhold(struct kvb_store *store, struct kvb_object *object)
 		store->stats.held--;
 		store->hopeless = UINT64_MAX;
 		if (object->state == SLOT_ORPHAN)
-			object_drop(store, object);
+			let_go(store, object);
 		else
 			make_evictable(store, object);
 	}
@@ -563,7 +883,7 @@ int kvb_store_delete(struct kvb_store *store, const void *key, size_t key_len)
 	pthread_mutex_lock(&store->lock);
 	link = find_link(store, key, key_len, hash);
 	if (*link != NONE) {
-		object_hide(store, &store->slots[*link], link);
+		remove_visible(store, &store->slots[*link], link, NULL);
 		r = 0;
 	}
 	pthread_mutex_unlock(&store->lock);
@@ -588,6 +908,42 @@ uint64_t kvb_store_list(struct kvb_store *store, uint64_t cursor, kvb_store_list
 	return next;
 }
 
+const struct kvb_segment *kvb_store_index(const struct kvb_store *store)
+{
+	return &store->index.segment;
+}
+
+int kvb_store_add_leases(struct kvb_store *store, const struct kvb_leases *leases, uint64_t number)
+{
+	int r;
+
+	pthread_mutex_lock(&store->lock);
+	r = kvb_leases_add(&store->leases, leases, number);
+	pthread_mutex_unlock(&store->lock);
+	return r;
+}
+
+void kvb_store_remove_leases(struct kvb_store *store, uint64_t number)
+{
+	pthread_mutex_lock(&store->lock);
+	kvb_leases_remove(&store->leases, number);
+	if (store->stats.limbo > 0)
+		reclaim(store, store->stats.limbo);
+	pthread_mutex_unlock(&store->lock);
+}
+
+bool kvb_store_reclaim(struct kvb_store *store)
+{
+	bool more;
+
+	pthread_mutex_lock(&store->lock);
+	if (store->stats.limbo > 0)
+		reclaim(store, store->stats.limbo);
+	more = store->stats.limbo > 0;
+	pthread_mutex_unlock(&store->lock);
+	return more;
+}
+
 int kvb_store_add_range(struct kvb_store *store, uint64_t offset, uint64_t length)
 {
 	int r;
@@ -601,16 +957,47 @@ int kvb_store_add_range(struct kvb_store *store, uint64_t offset, uint64_t lengt
 	return r;
 }
 
+/* How many of the oldest have to go until the low watermark is reached, at most a scan's worth. */
+static uint32_t surplus(const struct kvb_store *store)
+{
+	uint64_t used = kvb_extents_used(store->extents) - store->stats.limbo_bytes;
+	uint64_t ready = kvb_extents_ready(store->extents), low, freed = 0;
+	uint32_t id = store->slots[LIST_BYTES].newer, n = 0;
+
+	low = ready / 100 * store->config.low_percent +
+		ready % 100 * store->config.low_percent / 100;
+	while (used - freed > low && id != LIST_BYTES && n < KVB_SCAN_MAX) {
+		freed += extent_bytes(store, &store->slots[id]);
+		id = store->slots[id].newer;
+		n++;
+	}
+	return n;
+}
+
 /* Evicts a batch towards the low watermark. False when there is nothing left to do. */
 static bool evict_ahead(struct kvb_store *store)
 {
-	for (uint32_t i = 0; i < EVICT_BATCH; i++) {
-		uint32_t oldest = store->slots[LIST_BYTES].newer;
-		if (oldest == LIST_BYTES || !over_mark(store, store->config.low_percent))
-			return false;
-		evict(store, oldest);
+	uint32_t n;
+
+	hear_readers(store);
+	store->walk++;
+	n = surplus(store);
+	return n > 0 && evict_oldest(store, false, n) > 0 &&
+		over_mark(store, store->config.low_percent);
+}
+
+/* Sleeps until there is something to do, or to look at again. */
+static void rest(struct kvb_store *store)
+{
+	if (store->stats.limbo == 0) {
+		pthread_cond_wait(&store->wake, &store->lock);
+		store->limbo_ns = kvb_now_ns() + LIMBO_NS;
+		return;
 	}
-	return true;
+	if (kvb_cond_wait_until(&store->wake, &store->lock, store->limbo_ns) == -ETIMEDOUT) {
+		reclaim(store, store->stats.limbo);
+		store->limbo_ns = kvb_now_ns() + LIMBO_NS;
+	}
 }
 
 static void *maintenance_main(void *arg)
@@ -620,7 +1007,7 @@ static void *maintenance_main(void *arg)
 	pthread_mutex_lock(&store->lock);
 	while (!store->stopping) {
 		if (!store->behind) {
-			pthread_cond_wait(&store->wake, &store->lock);
+			rest(store);
 			continue;
 		}
 		store->behind = evict_ahead(store);
@@ -710,11 +1097,15 @@ static int tables_new(struct kvb_store *store)
 		return r;
 	store->slots_end = SLOTS_FIRST;
 	store->slots[LIST_EMPTY].newer = store->slots[LIST_EMPTY].older = LIST_EMPTY;
-	return 0;
+	store->slots[LIST_LIMBO].newer = store->slots[LIST_LIMBO].older = LIST_LIMBO;
+	return kvb_index_new(&store->index, store->config.boot_id, store->config.hash_seed,
+		store->config.pool_bytes, store->config.objects_max + SLOTS_FIRST);
 }
 
 static void store_destroy(struct kvb_store *store)
 {
+	kvb_leases_free(&store->leases);
+	kvb_index_free(&store->index);
 	kvb_extents_free(store->extents);
 	if (store->buckets)
 		munmap(store->buckets, buckets_bytes(store));
@@ -748,6 +1139,7 @@ int kvb_store_new(const struct kvb_store_config *config, struct kvb_store **ret_
 		return -ENOMEM;
 	store->config = *config;
 	store->hopeless = UINT64_MAX;
+	store->index.segment = (struct kvb_segment)KVB_SEGMENT_NONE;
 	lock_init(&store->lock);
 	kvb_cond_init(&store->wake);
 	r = tables_new(store);
@@ -781,6 +1173,8 @@ void kvb_store_get_stats(struct kvb_store *store, struct kvb_store_stats *ret_st
 	ret_stats->used_bytes = kvb_extents_used(store->extents);
 	ret_stats->objects_max = store->config.objects_max;
 	ret_stats->free_largest = kvb_extents_largest(store->extents);
+	ret_stats->index_bytes = store->index.segment.bytes;
+	(void)kvb_leases_most(&store->leases, &ret_stats->leases_session, &ret_stats->leases_most);
 	pthread_mutex_unlock(&store->lock);
 }
 
@@ -802,7 +1196,8 @@ static bool check_object(struct kvb_store *store, uint32_t id, struct recount *c
 	struct kvb_object *found = find(store, key_of(object), object->key_len, object->hash);
 
 	if (visible != (found == object) ||
-		(object->state == SLOT_PENDING && object->holders > 0) ||
+		((object->state == SLOT_PENDING || object->state == SLOT_LIMBO) &&
+			object->holders > 0) ||
 		(object->state == SLOT_ORPHAN && object->holders == 0) ||
 		object->hash != hash_of(store, key_of(object), object->key_len))
 		return false;
@@ -812,6 +1207,8 @@ static bool check_object(struct kvb_store *store, uint32_t id, struct recount *c
 		(kvb_extent_is_free(store->extents, object->extent) ||
 			kvb_extent_owner(store->extents, object->extent) != id))
 		return false;
+	count->stats.limbo += object->state == SLOT_LIMBO;
+	count->stats.limbo_bytes += object->state == SLOT_LIMBO ? bytes : 0;
 	count->taken++;
 	count->extents += bytes > 0;
 	count->used_bytes += bytes;
@@ -883,6 +1280,8 @@ static bool check_locked(struct kvb_store *store)
 		count.stats.payload_bytes == stats->payload_bytes &&
 		count.stats.held == stats->held && count.stats.pending == stats->pending &&
 		count.stats.pending_bytes == stats->pending_bytes &&
+		count.stats.limbo == stats->limbo &&
+		count.stats.limbo_bytes == stats->limbo_bytes &&
 		count.evictable == store->evictable &&
 		count.evictable_bytes == store->evictable_bytes &&
 		check_list(store, LIST_BYTES) + check_list(store, LIST_EMPTY) == store->evictable;

@@ -11,6 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kvbell/protocol.h"
+#include "shm/index.h"
+#include "shm/segment.h"
+
 struct kvb_store;
 
 /* One slot of the store's fixed table; its address is stable. Fields belong to store.c. */
@@ -18,10 +22,11 @@ struct kvb_object;
 
 struct kvb_store_config {
 	void *pool; /* mapping of the whole pool; the caller owns it and outlives the store */
-	uint64_t pool_bytes;   /* multiple of alignment */
-	uint32_t objects_max;  /* slots; running out evicts like running out of bytes */
-	uint32_t alignment;    /* of extents, power of two, 4096 by default */
-	uint64_t hash_seed;    /* random per boot */
+	uint64_t pool_bytes;           /* multiple of alignment */
+	uint32_t objects_max;          /* slots; running out evicts like running out of bytes */
+	uint32_t alignment;            /* of extents, power of two, 4096 by default */
+	uint64_t hash_seed;            /* random per boot */
+	uint8_t boot_id[KVB_ID_BYTES]; /* goes into the index */
 	uint32_t low_percent;  /* maintenance evicts down to this share of the added bytes ... */
 	uint32_t high_percent; /* ... once more than this share is used; 100 = only when it must */
 };
@@ -33,13 +38,20 @@ struct kvb_store_stats {
 	uint64_t payload_bytes; /* of visible objects */
 	uint64_t objects;       /* visible */
 	uint64_t objects_max;
-	uint64_t held;          /* objects with at least one holder */
-	uint64_t pending;       /* reserved, not yet committed */
-	uint64_t pending_bytes; /* payload bytes of those */
-	uint64_t evicted;       /* objects since start */
-	uint64_t evicted_bytes; /* payload bytes of those */
-	uint64_t replaced;      /* objects since start */
-	uint64_t free_largest;  /* largest free extent */
+	uint64_t held;           /* objects with at least one holder */
+	uint64_t pending;        /* reserved, not yet committed */
+	uint64_t pending_bytes;  /* payload bytes of those */
+	uint64_t evicted;        /* objects since start */
+	uint64_t evicted_bytes;  /* payload bytes of those */
+	uint64_t replaced;       /* objects since start */
+	uint64_t free_largest;   /* largest free extent */
+	uint64_t limbo;          /* objects out of sight that wait for their last lease */
+	uint64_t limbo_bytes;    /* in extents of those */
+	uint64_t leased_spared;  /* objects since start that were due to be evicted, and leased */
+	uint64_t leased_refused; /* reservations since start that leases stood in the way of */
+	uint64_t leases_most;    /* most leases that one session holds now ... */
+	uint64_t leases_session; /* ... and its number, as in kvb_store_add_leases() */
+	uint64_t index_bytes;
 };
 
 /* 0, -EINVAL, -ENOMEM. Starts without any usable byte; see kvb_store_add_range(). */
@@ -67,8 +79,19 @@ int kvb_store_reserve(struct kvb_store *store, const void *key, size_t key_len, 
 	struct kvb_object **ret_object);
 
 /* Makes a reserved object visible in one step, replacing the one under the same key: that one is
- * freed once its last holder lets go. The caller's claim on `object` ends here. */
-void kvb_store_commit(struct kvb_store *store, struct kvb_object *object);
+ * freed once its last holder lets go. The caller's claim on `object` ends here, in any case.
+ * 0; -ENOSPC its place in the index is full of objects that are held or leased: it is dropped. */
+int kvb_store_commit(struct kvb_store *store, struct kvb_object *object);
+
+/* The shared index, to be handed to clients; the store's own. */
+const struct kvb_segment *kvb_store_index(const struct kvb_store *store);
+
+/* From now on objects that are leased in these cells keep their bytes, also when they are evicted,
+ * replaced or deleted, until kvb_store_remove_leases() with the same number. 0; -ENOMEM. */
+int kvb_store_add_leases(struct kvb_store *store, const struct kvb_leases *leases, uint64_t number);
+void kvb_store_remove_leases(struct kvb_store *store, uint64_t number);
+/* Frees what was leased and is not any more. True: there is more that waits. */
+bool kvb_store_reclaim(struct kvb_store *store);
 
 /* Gives a reserved object back; it was never visible. */
 void kvb_store_abort(struct kvb_store *store, struct kvb_object *object);

@@ -51,6 +51,19 @@ static inline void kvb_cpu_relax(void)
 }
 
 /*
+ * Orders the loads before it ahead of the accesses after it, and the accesses before it ahead of the
+ * stores after it. ThreadSanitizer does not model fences, and needs none where every access is atomic.
+ */
+static inline void kvb_fence_acquire_release(void)
+{
+#if defined(__SANITIZE_THREAD__) || defined(KVB_TSAN)
+	__asm__ volatile("" : : : "memory");
+#else
+	__atomic_thread_fence(__ATOMIC_ACQ_REL);
+#endif
+}
+
+/*
  * Store-load barrier. ThreadSanitizer does not model fences; there a locked operation on a private
  * word stands in, which orders the same accesses on every machine TSan runs on.
  */

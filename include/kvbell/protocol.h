@@ -274,6 +274,81 @@ KVB_LAYOUT_ASSERT(sizeof(struct kvb_cqe) == 32, "completion is 32 bytes");
 #define KVB_TRANSFER_SLOT(transfer) ((transfer)&0xffu)
 #define KVB_TRANSFER_ID(slot, use)  (((uint32_t)(use) << 8) | ((uint32_t)(slot)&0xffu))
 
+/* ------------------------------------------------------------------------- the index and the pool */
+
+/** Longest key in the index; objects under longer ones are found through the ring alone. */
+#define KVB_INDEX_KEY_MAX 200u
+#define KVB_INDEX_ENTRIES 7u
+
+/** State of a slot, in the low two bits of its state word. */
+enum kvb_index_state {
+	KVB_INDEX_EMPTY = 0,
+	KVB_INDEX_LIVE = 1,  /**< complete and visible */
+	KVB_INDEX_DYING = 2, /**< out of the index; its bytes wait for their last lease */
+};
+
+/** Head of the index memfd, which clients map read-only. Constant but for what it leads to. */
+struct kvb_index_header {
+	uint32_t magic;
+	uint32_t abi;
+	uint8_t boot_id[KVB_ID_BYTES];
+	uint64_t hash_seed; /**< of XXH3_64bits_withSeed() over the key */
+	uint64_t pool_bytes;
+	uint64_t blocks_offset; /**< struct kvb_index_block */
+	uint64_t slots_offset;  /**< struct kvb_index_slot */
+	uint32_t buckets;       /**< power of two; bucket b begins with block 2 b */
+	uint32_t blocks;        /**< all of them: two per bucket, and a reserve */
+	uint32_t slots;
+	uint32_t reserved;
+	uint8_t pad[56];
+};
+KVB_LAYOUT_ASSERT(sizeof(struct kvb_index_header) == 128, "index header");
+
+/**
+ * A line of entries. An entry is 0 or: slot + 1 in the low 32 bits, then 16 low bits of the slot's
+ * generation, then the 16 high bits of the key's hash. Entries never move.
+ */
+struct kvb_index_block {
+	uint64_t entries[KVB_INDEX_ENTRIES]; /**< shared words, written by the server */
+	uint64_t next; /**< shared word: number of the chain's next block; 0 none */
+};
+KVB_LAYOUT_ASSERT(sizeof(struct kvb_index_block) == 64, "index block is a cache line");
+
+/** What is known of an object. All members are shared words, written by the server. */
+struct kvb_index_slot {
+	uint64_t state;  /**< generation << 2 | enum kvb_index_state */
+	uint64_t offset; /**< bytes from the start of the pool */
+	uint64_t length; /**< bytes of payload */
+	uint64_t key_len;
+	uint64_t key[KVB_INDEX_KEY_MAX / 8]; /**< its bytes in memory order, padded with zeros */
+	uint64_t reserved[3];
+};
+KVB_LAYOUT_ASSERT(sizeof(struct kvb_index_slot) == 256, "index slot is four cache lines");
+
+/**
+ * Head of the lease memfd of a session, which its client writes. The cells follow, then the touch
+ * ring. A cell is 0 or: slot + 1 in the low 32 bits, 32 low bits of the slot's generation in the
+ * high ones; one store sets it and one clears it.
+ *
+ * To take a lease: find the slot and its state word g (acquire) in LIVE, store the cell, full fence,
+ * load the state word again: if it is still g the object's bytes stay until the cell is cleared (with
+ * release). If not, clear the cell and look the key up again.
+ */
+struct kvb_lease_header {
+	uint32_t magic;
+	uint32_t abi;
+	uint32_t cells;
+	uint32_t touches; /**< entries of the touch ring, power of two */
+	uint8_t pad0[112];
+	uint32_t
+		cells_used; /**< shared word, written by the client before a cell beyond it: cells from here
+				on are 0 and are not looked at */
+	uint8_t pad1[124];
+	uint32_t touch_tail; /**< shared word, written by the client: runs freely */
+	uint8_t pad2[124];
+};
+KVB_LAYOUT_ASSERT(sizeof(struct kvb_lease_header) == 384, "lease header");
+
 /* ------------------------------------------------------------------------------ control messages */
 
 /** Built-in message types. Types from KVB_MSG_USER on are the embedding program's. */
