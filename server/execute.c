@@ -163,45 +163,86 @@ static void copy_out(
 	kvb_count(&request->server->counters.get_bytes, n);
 }
 
-static int put_open(struct request *request)
+static bool put_is_whole(const struct kvb_sqe *sqe)
+{
+	return sqe->length == sqe->total;
+}
+
+/* Whether the session may have so many more bytes in open transfers; one is always allowed,
+ * whatever its size. */
+static bool open_bytes_fit(const struct kvb_session *session, uint64_t total)
+{
+	uint64_t max = session->server->options.open_max;
+
+	return session->open_bytes == 0 ||
+		(session->open_bytes <= max && total <= max - session->open_bytes);
+}
+
+static bool put_finds_object(struct request *request)
 {
 	const struct kvb_sqe *sqe = &request->sqe;
-	struct kvb_session *session = request->session;
-	struct kvb_store *store = request->server->store;
-	bool whole = sqe->length == sqe->total;
-	struct kvb_object *object;
+	uint64_t length;
+
+	return (sqe->flags & KVB_SQE_IF_ABSENT) &&
+		kvb_store_exists(request->server->store, request->key, sqe->key_len, &length) == 0;
+}
+
+/* All that can be said before there is room. */
+static int put_open_check(struct request *request)
+{
+	const struct kvb_sqe *sqe = &request->sqe;
 	int r;
 
 	if (sqe->key_len == 0 || sqe->offset != 0 || sqe->length > sqe->total)
 		return -EINVAL;
+	if (!put_is_whole(sqe) && sqe->length == 0)
+		return -EINVAL;
 	if (opens_work_in_drain(request))
 		return -ESHUTDOWN;
-	if (!whole) {
-		if (sqe->length == 0)
-			return -EINVAL;
-		r = transfer_slot_check(request);
-		if (r < 0)
-			return r;
-		/* One transfer is always allowed, whatever its size. */
-		if (session->open_bytes > 0 &&
-			(session->open_bytes > request->server->options.open_max ||
-				sqe->total >
-					request->server->options.open_max - session->open_bytes))
-			return -EDQUOT;
+	r = put_is_whole(sqe) ? 0 : transfer_slot_check(request);
+	if (r < 0)
+		return r;
+	if (put_finds_object(request)) {
+		kvb_count(&request->server->counters.puts_present, 1);
+		return -EEXIST;
 	}
-	r = kvb_store_reserve(store, request->key, sqe->key_len, sqe->total, &object);
+	return put_is_whole(sqe) || open_bytes_fit(request->session, sqe->total) ? 0 : -EDQUOT;
+}
+
+/* 0; -EEXIST somebody else was first, and stays. */
+static int put_commit(struct request *request, struct kvb_object *object, bool if_absent)
+{
+	struct kvb_counters *counters = &request->server->counters;
+	int r = 0;
+
+	if (if_absent)
+		r = kvb_store_commit_absent(request->server->store, object);
+	else
+		kvb_store_commit(request->server->store, object);
+	kvb_count(r < 0 ? &counters->puts_present : &counters->puts, 1);
+	return r;
+}
+
+static int put_open(struct request *request)
+{
+	const struct kvb_sqe *sqe = &request->sqe;
+	bool if_absent = sqe->flags & KVB_SQE_IF_ABSENT;
+	struct kvb_object *object;
+	int r = put_open_check(request);
+
+	if (r == 0)
+		r = kvb_store_reserve(
+			request->server->store, request->key, sqe->key_len, sqe->total, &object);
 	if (r < 0)
 		return r;
 	if (sqe->length > 0)
 		copy_in(request, object, 0);
-	if (whole) {
-		kvb_store_commit(store, object);
-		kvb_count(&request->server->counters.puts, 1);
-		return 0;
-	}
-	transfer_open(session,
+	if (put_is_whole(sqe))
+		return put_commit(request, object, if_absent);
+	transfer_open(request->session,
 		&(struct kvb_transfer){.id = sqe->transfer,
 			.is_put = true,
+			.if_absent = if_absent,
 			.portable = request->portable,
 			.object = object,
 			.total = sqe->total,
@@ -214,6 +255,7 @@ static int put_more(struct request *request)
 {
 	const struct kvb_sqe *sqe = &request->sqe;
 	struct kvb_transfer *transfer = transfer_find(request, true);
+	int r;
 
 	if (!transfer)
 		return -ESTALE;
@@ -230,10 +272,9 @@ static int put_more(struct request *request)
 		note_progress(request->session);
 		return 0;
 	}
-	kvb_store_commit(request->server->store, transfer->object);
+	r = put_commit(request, transfer->object, transfer->if_absent);
 	transfer_forget(request->session, transfer);
-	kvb_count(&request->server->counters.puts, 1);
-	return 0;
+	return r;
 }
 
 static bool staging_range_valid(const struct request *request)
@@ -398,6 +439,14 @@ static int op_stats(struct request *request)
 		sqe->length, &request->cqe.value);
 }
 
+static bool flags_valid(const struct kvb_sqe *sqe)
+{
+	if (sqe->flags & ~(KVB_SQE_OPEN | KVB_SQE_IF_ABSENT))
+		return false;
+	return !(sqe->flags & KVB_SQE_IF_ABSENT) ||
+		(sqe->op == KVB_OP_PUT && (sqe->flags & KVB_SQE_OPEN));
+}
+
 static int execute_op(struct request *request)
 {
 	static int (*const ops[KVB_OP_MAX])(struct request *) = {
@@ -413,7 +462,7 @@ static int execute_op(struct request *request)
 
 	if (sqe->op >= KVB_OP_MAX)
 		return -EOPNOTSUPP;
-	if ((sqe->flags & ~KVB_SQE_OPEN) || sqe->reserved0 || sqe->reserved[0] || sqe->reserved[1])
+	if (!flags_valid(sqe) || sqe->reserved0 || sqe->reserved[0] || sqe->reserved[1])
 		return -EINVAL;
 	return ops[sqe->op](request);
 }

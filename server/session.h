@@ -58,6 +58,7 @@ enum kvb_order {
 struct kvb_transfer {
 	uint32_t id; /* 0: free */
 	bool is_put;
+	bool if_absent;            /* put: loses to an object that came meanwhile */
 	bool portable;             /* the carrier that opened it */
 	struct kvb_object *object; /* reserved (put) or held (get) */
 	uint64_t total;

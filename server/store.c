@@ -463,13 +463,15 @@ static void no_longer_pending(struct kvb_store *store, const struct kvb_object *
 	store->hopeless = UINT64_MAX;
 }
 
-void kvb_store_commit(struct kvb_store *store, struct kvb_object *object)
+/* Where the key of an object that is not in the index has its place; see find_link(). */
+static uint32_t *link_for(struct kvb_store *store, const struct kvb_object *object)
 {
-	uint32_t *link;
+	return find_link(store, key_of(object), object->key_len, object->hash);
+}
 
-	pthread_mutex_lock(&store->lock);
-	no_longer_pending(store, object);
-	link = find_link(store, key_of(object), object->key_len, object->hash);
+/* In place of the visible object that the key's link leads to, if there is one. */
+static void object_show(struct kvb_store *store, struct kvb_object *object, uint32_t *link)
+{
 	if (*link != NONE) {
 		store->stats.replaced++;
 		object_hide(store, &store->slots[*link], link);
@@ -481,7 +483,33 @@ void kvb_store_commit(struct kvb_store *store, struct kvb_object *object)
 	store->stats.objects++;
 	store->stats.payload_bytes += object->length;
 	make_evictable(store, object);
+}
+
+void kvb_store_commit(struct kvb_store *store, struct kvb_object *object)
+{
+	pthread_mutex_lock(&store->lock);
+	no_longer_pending(store, object);
+	object_show(store, object, link_for(store, object));
 	pthread_mutex_unlock(&store->lock);
+}
+
+int kvb_store_commit_absent(struct kvb_store *store, struct kvb_object *object)
+{
+	uint32_t *link;
+	int r = 0;
+
+	pthread_mutex_lock(&store->lock);
+	no_longer_pending(store, object);
+	link = link_for(store, object);
+	if (*link == NONE) {
+		object_show(store, object, link);
+	} else {
+		mark_used(store, &store->slots[*link]);
+		object_drop(store, object);
+		r = -EEXIST;
+	}
+	pthread_mutex_unlock(&store->lock);
+	return r;
 }
 
 void kvb_store_abort(struct kvb_store *store, struct kvb_object *object)

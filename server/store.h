@@ -70,6 +70,10 @@ int kvb_store_reserve(struct kvb_store *store, const void *key, size_t key_len, 
  * freed once its last holder lets go. The caller's claim on `object` ends here. */
 void kvb_store_commit(struct kvb_store *store, struct kvb_object *object);
 
+/* The same if there is nothing under the key. 0; -EEXIST there is: that one stays and counts as
+ * used, and `object` is given back. The claim ends either way. */
+int kvb_store_commit_absent(struct kvb_store *store, struct kvb_object *object);
+
 /* Gives a reserved object back; it was never visible. */
 void kvb_store_abort(struct kvb_store *store, struct kvb_object *object);
 
