@@ -387,12 +387,17 @@ static int poll_timeout(uint64_t wake_ns)
 static uint64_t turn(struct kvb_server *server)
 {
 	uint64_t wake_ns = kvb_inflight_turn(server, kvb_now_ns());
+	bool replies_waited;
 
 	/* Draining may end calls, whose replies go last; or close everything. */
 	wake_ns = kvb_min_u64(wake_ns, kvb_drain_turn(server));
 	if (kvb_drain_finished(server))
 		return 0;
+	replies_waited = server->outboxes.count > 0;
 	wake_ns = kvb_min_u64(wake_ns, kvb_reply_turn(server, kvb_now_ns()));
+	/* The drain may have waited for just that, and nothing else would wake it. */
+	if (replies_waited && server->outboxes.count == 0 && kvb_server_is_draining(server))
+		return 0;
 	return kvb_min_u64(wake_ns, kvb_door_turn(&server->door));
 }
 

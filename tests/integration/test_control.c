@@ -19,10 +19,13 @@
 #include <zmq.h>
 
 #include "server/server.h"
+#include "shm/atomic.h"
 #include "shm/util.h"
 #include "tests/dealer.h"
 #include "tests/embedded.h"
 #include "tests/raw.h"
+
+#define DRAIN_MS 20000
 
 static struct embedded embedded;
 static struct raw_client raw;
@@ -36,6 +39,7 @@ static int start(void **state)
 	(void)state;
 	embedded_config(&config);
 	config.objects_max = 20000;
+	config.drain_timeout_ms = DRAIN_MS;
 	if (embedded_start(&embedded, &config) < 0 || raw_attach(&raw, embedded.dir) < 0)
 		return -1;
 	return dealer_open(&dealer, embedded.dir, &raw.welcome, NULL);
@@ -288,6 +292,50 @@ static void a_token_dies_with_its_session(void **state)
 	assert_int_equal(call(&header, "\x80", 1), -EACCES);
 }
 
+static bool no_session_is_left(const void *arg)
+{
+	const struct kvb_gauges *gauges = &embedded.server->gauges;
+
+	(void)arg;
+	return kvb_load_relaxed(&gauges->sessions_active) == 0 &&
+		kvb_load_relaxed(&gauges->sessions_ending) == 0;
+}
+
+/* Sends what is answered at once, until answers wait in the server, since nobody reads them. */
+static uint64_t send_until_replies_wait(struct dealer *stranger)
+{
+	struct kvb_msg_header header = dealer_header(stranger, KVB_MSG_PING, 1);
+	uint64_t sent = 0;
+
+	while (kvb_load_relaxed(&embedded.server->gauges.replies_waiting) == 0) {
+		assert_int_equal(dealer_send(stranger, &header, "\x80", 1), 0);
+		sent++;
+	}
+	return sent;
+}
+
+/* With neither a session nor a message nothing else would wake the server before its deadline. */
+static void a_stop_ends_once_the_last_reply_is_read(void **state)
+{
+	struct dealer stranger;
+	uint64_t sent, received = 0, since_ns;
+
+	(void)state;
+	raw_drop(&raw);
+	assert_true(embedded_wait(no_session_is_left, NULL));
+	assert_int_equal(dealer_open_small(&stranger, embedded.dir, &raw.welcome), 0);
+	sent = send_until_replies_wait(&stranger);
+	kvb_server_stop_begin(embedded.server);
+	assert_true(embedded_wait_draining(&embedded));
+	since_ns = kvb_now_ns();
+	/* The server drops what is not read half a second after all else is quiet. */
+	while (received < sent && dealer_receive_in(&stranger, 1000, &reply) == 0)
+		received++;
+	assert_int_equal(kvb_server_stop_wait(embedded.server), 0);
+	assert_true(kvb_now_ns() - since_ns < DRAIN_MS / 2 * KVB_NS_PER_MS);
+	dealer_close(&stranger);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -300,6 +348,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			lists_page_by_cursor_and_see_each_object_once, start, stop),
 		cmocka_unit_test_setup_teardown(a_token_dies_with_its_session, start, stop),
+		cmocka_unit_test_setup_teardown(
+			a_stop_ends_once_the_last_reply_is_read, start, stop),
 	};
 
 	return cmocka_run_group_tests_name("control", tests, NULL, NULL) ? 1 : 0;
