@@ -127,24 +127,13 @@ static int check_frames(struct kvb_call *call, struct message *message)
 	return 0;
 }
 
-/* The session that the connection has attached to, if it is the one that the message names. */
-static struct kvb_session *find_session(const struct kvb_call *call)
-{
-	struct kvb_session *session =
-		kvb_session_find(&call->server->sessions, call->header.session);
-
-	return session && kvb_session_is_served(session) &&
-			kvb_peer_equal(&session->control_peer, &call->peer)
-		? session
-		: NULL;
-}
-
 /* Finds session and handler. 0; -errno. */
 static int route(struct kvb_call *call)
 {
 	struct kvb_server *server = call->server;
 
-	call->session = find_session(call);
+	call->session =
+		kvb_session_find_attached(&server->sessions, call->header.session, &call->peer);
 	/* A DEALER delivers what it queued for a dead server to the next one. */
 	if (memcmp(call->header.boot_id, server->boot_id, KVB_ID_BYTES) != 0)
 		return kvb_call_fail(

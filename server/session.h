@@ -169,6 +169,10 @@ void kvb_session_release_slot(struct kvb_session *session);
 /* Control: true while its client's control messages are served. */
 bool kvb_session_is_served(const struct kvb_session *session);
 
+/* Control: the session, if it is served and has attached on this connection; else NULL. */
+struct kvb_session *kvb_session_find_attached(
+	struct kvb_sessions *sessions, uint64_t id, const struct kvb_peer *peer);
+
 const char *kvb_kind_name(enum kvb_client_kind kind);
 const char *kvb_reason_name(enum kvb_reason reason);
 
