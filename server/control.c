@@ -54,11 +54,22 @@ void *kvb_control_router(struct kvb_server *server)
 
 /* ------------------------------------------------------------------------------------- receiving */
 
+/* A signal must not make the rest of a message look like the next one. 0; -errno. */
+static int receive_frame(void *router, zmq_msg_t *frame)
+{
+	int r;
+
+	do
+		r = zmq_msg_recv(frame, router, ZMQ_DONTWAIT);
+	while (r < 0 && errno == EINTR);
+	return r < 0 ? -errno : 0;
+}
+
 /* Receives all frames of one message, keeps the first few. 1; 0 none is there; -errno. */
 static int receive(struct kvb_server *server, struct message *message)
 {
 	void *router = kvb_control_router(server);
-	int more = 1;
+	int more = 1, r;
 
 	message->n_frames = 0;
 	while (more) {
@@ -67,9 +78,10 @@ static int receive(struct kvb_server *server, struct message *message)
 			frame = &message->frames[message->n_frames];
 		zmq_msg_init(frame);
 		/* The frames of a message arrive together, so only the first one can be missing. */
-		if (zmq_msg_recv(frame, router, ZMQ_DONTWAIT) < 0) {
+		r = receive_frame(router, frame);
+		if (r < 0) {
 			zmq_msg_close(frame);
-			return message->n_frames == 0 && errno == EAGAIN ? 0 : -errno;
+			return message->n_frames == 0 && r == -EAGAIN ? 0 : r;
 		}
 		message->n_frames++;
 		more = zmq_msg_more(frame);

@@ -67,14 +67,26 @@ static int make_frame(zmq_msg_t *frame, const void *data, size_t size)
 	return 0;
 }
 
+/* A signal, such as the watchdog's, must not cut a message in two. 0; -errno. */
+static int send_frame(void *router, zmq_msg_t *frame, int flags)
+{
+	int r;
+
+	do
+		r = zmq_msg_send(frame, router, flags | ZMQ_DONTWAIT);
+	while (r < 0 && errno == EINTR);
+	return r < 0 ? -errno : 0;
+}
+
 /* 0, and ZMQ owns the frames; -EAGAIN the peer's pipe is full; -EHOSTUNREACH it is gone. */
 static int send_frames(void *router, zmq_msg_t frames[3])
 {
+	int r = 0;
+
 	/* Whether it goes out is decided at the first frame; the others need no memory any more. */
-	for (unsigned i = 0; i < 3; i++)
-		if (zmq_msg_send(&frames[i], router, ZMQ_DONTWAIT | (i < 2 ? ZMQ_SNDMORE : 0)) < 0)
-			return -errno;
-	return 0;
+	for (unsigned i = 0; i < 3 && r == 0; i++)
+		r = send_frame(router, &frames[i], i < 2 ? ZMQ_SNDMORE : 0);
+	return r;
 }
 
 /* The same, and -ENOMEM. */
