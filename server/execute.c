@@ -511,18 +511,28 @@ static void complete(struct kvb_worker *worker, struct request *request, int res
 	kvb_session_ring(request->session, &worker->ringer);
 }
 
-/* Serves a bounded number of requests. True: the queue was found empty. */
-static bool serve_requests(struct kvb_worker *worker, struct kvb_session *session)
+static bool has_failed(const struct kvb_session *session)
+{
+	return kvb_load_relaxed(&session->failure) != KVB_REASON_NONE;
+}
+
+/* What the rest of a visit may do. The request that takes the last byte may take more. */
+struct budget {
+	uint32_t requests;
+	uint64_t bytes;
+};
+
+/* True: the queue was found empty, or the session has failed. */
+static bool serve_requests(
+	struct kvb_worker *worker, struct kvb_session *session, struct budget *budget)
 {
 	struct request request;
-	const struct kvb_server *server = session->server;
-	uint64_t moved = 0;
 	bool empty = false;
 	uint32_t n;
 
 	request.server = session->server;
 	request.session = session;
-	for (n = 0; n < server->visit_requests && moved < server->options.fragment_bytes; n++) {
+	for (n = 0; budget->requests > 0 && budget->bytes > 0; n++) {
 		if (next_request(session, &request) <= 0) {
 			empty = true;
 			break;
@@ -530,9 +540,10 @@ static bool serve_requests(struct kvb_worker *worker, struct kvb_session *sessio
 		memset(&request.cqe, 0, sizeof(request.cqe));
 		request.moved = 0;
 		complete(worker, &request, execute_op(&request));
-		moved += request.moved;
+		budget->requests--;
+		budget->bytes -= kvb_min_u64(request.moved, budget->bytes);
 		/* A client whose bell blocks must not block this worker once per request. */
-		if (kvb_load_relaxed(&session->failure) != KVB_REASON_NONE)
+		if (has_failed(session))
 			break;
 	}
 	/* Only spinning asks for it. */
@@ -621,6 +632,7 @@ static bool spin(struct kvb_session *session)
 	if (kvb_load_relaxed(sleeping) != KVB_AWAKE)
 		kvb_bell_disarm(sleeping);
 	kvb_count(&session->server->counters.spins, 1);
+	kvb_hook(KVB_HOOK_SPIN, session->slot);
 	for (unsigned i = 0; i < SPIN_LOOKS; i++) {
 		if (!nothing_waits(session))
 			return true;
@@ -631,12 +643,18 @@ static bool spin(struct kvb_session *session)
 	return false;
 }
 
-/* What there is, and for a spinning session what comes while it is looked for; bounded all the
- * same. */
+/* What there is, and for a spinning session what comes while it is looked for: within one budget,
+ * since neighbours wait. */
 static enum kvb_visit serve_visit(struct kvb_worker *worker, struct kvb_session *session)
 {
+	struct budget budget = {.requests = session->server->visit_requests,
+		.bytes = session->server->options.fragment_bytes};
+
 	for (unsigned round = 0; round < SPIN_ROUNDS; round++) {
-		bool empty = serve_requests(worker, session);
+		bool empty = serve_requests(worker, session, &budget);
+		/* Gets no service any more; control will order its end. */
+		if (has_failed(session))
+			return KVB_VISIT_DONE;
 		if (empty || session->backlog == 0)
 			follow_orders(session);
 		if (kvb_load_acquire(&session->closed))
@@ -660,8 +678,8 @@ enum kvb_visit kvb_execute(struct kvb_worker *worker, struct kvb_session *sessio
 		close_for_workers(session);
 		return KVB_VISIT_DONE;
 	}
-	/* A failed session gets no service; control will order its end. */
-	if (kvb_load_relaxed(&session->failure) != KVB_REASON_NONE)
+	/* Nor does one that failed in an earlier visit, or for another thread. */
+	if (has_failed(session))
 		return KVB_VISIT_DONE;
 	return serve_visit(worker, session);
 }

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "server/hook.h"
 #include "server/server.h"
 #include "shm/atomic.h"
 #include "shm/fd.h"
@@ -550,6 +551,114 @@ static void silent_connections_are_capped_and_time_out(void **state)
 	raw_drop(&late);
 }
 
+/* ------------------------------------------------------------------------------------- spinning */
+
+/* While a session spins its client gets ahead of the worker: the hook submits, in the worker's
+ * thread, and the test's thread only waits. */
+static struct {
+	enum { GAME_NONE, GAME_BURSTS, GAME_REPAIR } game;
+	uint64_t visit;  /* the current one, by the server's count */
+	uint64_t before; /* requests served when it looked again for the first time */
+	uint64_t most;   /* served after that, in any visit */
+	uint32_t rounds; /* atomic: bursts so far */
+} spinner;
+
+#define BURST  7
+#define ROUNDS 100
+
+static void note_visit(void)
+{
+	uint64_t visit = kvb_load_relaxed(&embedded.server->counters.visits);
+	uint64_t served = kvb_load_relaxed(&embedded.server->counters.nops);
+
+	if (visit != spinner.visit)
+		spinner.before = served;
+	spinner.visit = visit;
+	spinner.most = kvb_max_u64(spinner.most, served - spinner.before);
+}
+
+static void submit_burst(void)
+{
+	struct kvb_sqe nop = {.op = KVB_OP_NOP};
+	struct kvb_cqe cqe;
+
+	while (kvb_cq_take(&raw.cq, &cqe) == 1)
+		;
+	for (int i = 0; i < BURST; i++)
+		(void)kvb_sq_push(&raw.sq, &nop, NULL);
+}
+
+static void get_ahead(enum kvb_hook_point point, uint32_t slot)
+{
+	const struct kvb_session *session = &embedded.server->sessions.slots[slot];
+	struct kvb_sqe nop = {.op = KVB_OP_NOP};
+
+	if (point != KVB_HOOK_SPIN)
+		return;
+	/* Publishes the honest tail as well. */
+	if (spinner.game == GAME_REPAIR && kvb_load_acquire(&session->failure) != KVB_REASON_NONE)
+		(void)kvb_sq_push(&raw.sq, &nop, NULL);
+	if (spinner.game == GAME_BURSTS && kvb_load_relaxed(&spinner.rounds) < ROUNDS) {
+		note_visit();
+		submit_burst();
+		(void)kvb_fetch_add(&spinner.rounds, 1u);
+	}
+}
+
+static int start_spinning(void **state)
+{
+	struct kvb_server_options config;
+
+	(void)state;
+	memset(&spinner, 0, sizeof(spinner));
+	kvb_store_relaxed(&kvb_hook_installed, get_ahead);
+	embedded_config(&config);
+	config.ring_entries = 8;
+	config.workers = 1;
+	config.spin_us = KVB_SPIN_US_MAX;
+	return start_with(&config);
+}
+
+static int stop_spinning(void **state)
+{
+	int r = stop(state);
+
+	kvb_store_relaxed(&kvb_hook_installed, (kvb_hook_fn *)NULL);
+	return r;
+}
+
+static bool all_rounds_done(const void *arg)
+{
+	(void)arg;
+	return kvb_load_acquire(&spinner.rounds) == ROUNDS;
+}
+
+static void a_visit_is_bounded_however_often_it_looks_again(void **state)
+{
+	struct kvb_sqe nop = {.op = KVB_OP_NOP};
+
+	(void)state;
+	spinner.game = GAME_BURSTS;
+	assert_int_equal(raw_submit(&raw, &nop, NULL), 0);
+	assert_true(embedded_wait(all_rounds_done, NULL));
+	assert_in_range(spinner.most, BURST, embedded.server->visit_requests - 1);
+}
+
+/* The client takes its fault back before the worker has turned away. */
+static void a_session_that_failed_is_not_served_again(void **state)
+{
+	struct kvb_sqe nop = {.op = KVB_OP_NOP};
+
+	(void)state;
+	spinner.game = GAME_REPAIR;
+	assert_int_equal(raw_call(&raw, &nop, NULL, NULL), 0);
+	kvb_store_release(&raw.sq.header->sq_tail, raw.sq.tail + 9);
+	raw_kick(&raw);
+	expect_goodbye(raw.door_fd, KVB_REASON_PROTOCOL, -EPROTO);
+	assert_int_equal(kvb_load_relaxed(&embedded.server->counters.nops), 1);
+	assert_true(kvb_cq_empty(&raw.cq));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -584,6 +693,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(sessions_are_limited_and_come_back, start, stop),
 		cmocka_unit_test_setup_teardown(
 			silent_connections_are_capped_and_time_out, start, stop),
+		cmocka_unit_test_setup_teardown(a_visit_is_bounded_however_often_it_looks_again,
+			start_spinning, stop_spinning),
+		cmocka_unit_test_setup_teardown(
+			a_session_that_failed_is_not_served_again, start_spinning, stop_spinning),
 	};
 
 	return cmocka_run_group_tests_name("protocol", tests, NULL, NULL) ? 1 : 0;
