@@ -54,11 +54,22 @@ void *kvb_control_router(struct kvb_server *server)
 
 /* ------------------------------------------------------------------------------------- receiving */
 
+/* A signal must not make the rest of a message look like the next one. 0; -errno. */
+static int receive_frame(void *router, zmq_msg_t *frame)
+{
+	int r;
+
+	do
+		r = zmq_msg_recv(frame, router, ZMQ_DONTWAIT);
+	while (r < 0 && errno == EINTR);
+	return r < 0 ? -errno : 0;
+}
+
 /* Receives all frames of one message, keeps the first few. 1; 0 none is there; -errno. */
 static int receive(struct kvb_server *server, struct message *message)
 {
 	void *router = kvb_control_router(server);
-	int more = 1;
+	int more = 1, r;
 
 	message->n_frames = 0;
 	while (more) {
@@ -67,9 +78,10 @@ static int receive(struct kvb_server *server, struct message *message)
 			frame = &message->frames[message->n_frames];
 		zmq_msg_init(frame);
 		/* The frames of a message arrive together, so only the first one can be missing. */
-		if (zmq_msg_recv(frame, router, ZMQ_DONTWAIT) < 0) {
+		r = receive_frame(router, frame);
+		if (r < 0) {
 			zmq_msg_close(frame);
-			return message->n_frames == 0 && errno == EAGAIN ? 0 : -errno;
+			return message->n_frames == 0 && r == -EAGAIN ? 0 : r;
 		}
 		message->n_frames++;
 		more = zmq_msg_more(frame);
@@ -127,24 +139,13 @@ static int check_frames(struct kvb_call *call, struct message *message)
 	return 0;
 }
 
-/* The session that the connection has attached to, if it is the one that the message names. */
-static struct kvb_session *find_session(const struct kvb_call *call)
-{
-	struct kvb_session *session =
-		kvb_session_find(&call->server->sessions, call->header.session);
-
-	return session && kvb_session_is_served(session) &&
-			kvb_peer_equal(&session->control_peer, &call->peer)
-		? session
-		: NULL;
-}
-
 /* Finds session and handler. 0; -errno. */
 static int route(struct kvb_call *call)
 {
 	struct kvb_server *server = call->server;
 
-	call->session = find_session(call);
+	call->session =
+		kvb_session_find_attached(&server->sessions, call->header.session, &call->peer);
 	/* A DEALER delivers what it queued for a dead server to the next one. */
 	if (memcmp(call->header.boot_id, server->boot_id, KVB_ID_BYTES) != 0)
 		return kvb_call_fail(
@@ -387,12 +388,17 @@ static int poll_timeout(uint64_t wake_ns)
 static uint64_t turn(struct kvb_server *server)
 {
 	uint64_t wake_ns = kvb_inflight_turn(server, kvb_now_ns());
+	bool replies_waited;
 
 	/* Draining may end calls, whose replies go last; or close everything. */
 	wake_ns = kvb_min_u64(wake_ns, kvb_drain_turn(server));
 	if (kvb_drain_finished(server))
 		return 0;
+	replies_waited = server->outboxes.count > 0;
 	wake_ns = kvb_min_u64(wake_ns, kvb_reply_turn(server, kvb_now_ns()));
+	/* The drain may have waited for just that, and nothing else would wake it. */
+	if (replies_waited && server->outboxes.count == 0 && kvb_server_is_draining(server))
+		return 0;
 	return kvb_min_u64(wake_ns, kvb_door_turn(&server->door));
 }
 

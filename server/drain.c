@@ -306,12 +306,18 @@ static void tell_sessions(struct kvb_server *server, uint64_t now_ns)
 	for_each(server, drain_active);
 }
 
+/* Once everything else is quiet. */
+static uint64_t replies_deadline(const struct kvb_server *server)
+{
+	return server->drain.quiet_ns + REPLIES_NS;
+}
+
 /* What was answered is given a moment to go out. */
 static bool replies_are_out(struct kvb_server *server, uint64_t now_ns)
 {
 	if (server->drain.quiet_ns == 0)
 		server->drain.quiet_ns = now_ns;
-	return server->outboxes.count == 0 || now_ns >= server->drain.quiet_ns + REPLIES_NS;
+	return server->outboxes.count == 0 || now_ns >= replies_deadline(server);
 }
 
 static bool everything_quiet(struct kvb_server *server)
@@ -439,6 +445,9 @@ uint64_t kvb_drain_turn(struct kvb_server *server)
 		wake_ns = kvb_min_u64(wake_ns, server->drain.tick_ns);
 	if (server->drain.stage == KVB_DRAIN_WAITING) {
 		wake_ns = kvb_min_u64(wake_ns, server->drain.deadline_ns);
+		/* Once it has passed something else is waited for, and must let the thread sleep. */
+		if (server->drain.quiet_ns > 0 && now_ns < replies_deadline(server))
+			wake_ns = kvb_min_u64(wake_ns, replies_deadline(server));
 		if (!server->drain.told)
 			wake_ns = kvb_min_u64(wake_ns, server->drain.transfers_ns);
 	}

@@ -163,45 +163,85 @@ static void copy_out(
 	kvb_count(&request->server->counters.get_bytes, n);
 }
 
-static int put_open(struct request *request)
+static bool put_is_whole(const struct kvb_sqe *sqe)
+{
+	return sqe->length == sqe->total;
+}
+
+/* Whether the session may have so many more bytes in open transfers; one is always allowed,
+ * whatever its size. */
+static bool open_bytes_fit(const struct kvb_session *session, uint64_t total)
+{
+	uint64_t max = session->server->options.open_max;
+
+	return session->open_bytes == 0 ||
+		(session->open_bytes <= max && total <= max - session->open_bytes);
+}
+
+static bool put_finds_object(struct request *request)
 {
 	const struct kvb_sqe *sqe = &request->sqe;
-	struct kvb_session *session = request->session;
-	struct kvb_store *store = request->server->store;
-	bool whole = sqe->length == sqe->total;
-	struct kvb_object *object;
+	uint64_t length;
+
+	return (sqe->flags & KVB_SQE_IF_ABSENT) &&
+		kvb_store_exists(request->server->store, request->key, sqe->key_len, &length) == 0;
+}
+
+/* All that can be said before there is room. */
+static int put_open_check(struct request *request)
+{
+	const struct kvb_sqe *sqe = &request->sqe;
 	int r;
 
 	if (sqe->key_len == 0 || sqe->offset != 0 || sqe->length > sqe->total)
 		return -EINVAL;
+	if (!put_is_whole(sqe) && sqe->length == 0)
+		return -EINVAL;
 	if (opens_work_in_drain(request))
 		return -ESHUTDOWN;
-	if (!whole) {
-		if (sqe->length == 0)
-			return -EINVAL;
-		r = transfer_slot_check(request);
-		if (r < 0)
-			return r;
-		/* One transfer is always allowed, whatever its size. */
-		if (session->open_bytes > 0 &&
-			(session->open_bytes > request->server->options.open_max ||
-				sqe->total >
-					request->server->options.open_max - session->open_bytes))
-			return -EDQUOT;
+	r = put_is_whole(sqe) ? 0 : transfer_slot_check(request);
+	if (r < 0)
+		return r;
+	if (put_finds_object(request)) {
+		kvb_count(&request->server->counters.puts_present, 1);
+		return -EEXIST;
 	}
-	r = kvb_store_reserve(store, request->key, sqe->key_len, sqe->total, &object);
+	return put_is_whole(sqe) || open_bytes_fit(request->session, sqe->total) ? 0 : -EDQUOT;
+}
+
+/* 0; -EEXIST somebody else was first, and stays; -ENOSPC. */
+static int put_commit(struct request *request, struct kvb_object *object, bool if_absent)
+{
+	struct kvb_counters *counters = &request->server->counters;
+	struct kvb_store *store = request->server->store;
+	int r = if_absent ? kvb_store_commit_absent(store, object)
+			  : kvb_store_commit(store, object);
+
+	kvb_count(&counters->puts, r == 0);
+	kvb_count(&counters->puts_present, r == -EEXIST);
+	return r;
+}
+
+static int put_open(struct request *request)
+{
+	const struct kvb_sqe *sqe = &request->sqe;
+	bool if_absent = sqe->flags & KVB_SQE_IF_ABSENT;
+	struct kvb_object *object;
+	int r = put_open_check(request);
+
+	if (r == 0)
+		r = kvb_store_reserve(
+			request->server->store, request->key, sqe->key_len, sqe->total, &object);
 	if (r < 0)
 		return r;
 	if (sqe->length > 0)
 		copy_in(request, object, 0);
-	if (whole) {
-		r = kvb_store_commit(store, object);
-		kvb_count(&request->server->counters.puts, r == 0);
-		return r;
-	}
-	transfer_open(session,
+	if (put_is_whole(sqe))
+		return put_commit(request, object, if_absent);
+	transfer_open(request->session,
 		&(struct kvb_transfer){.id = sqe->transfer,
 			.is_put = true,
+			.if_absent = if_absent,
 			.portable = request->portable,
 			.object = object,
 			.total = sqe->total,
@@ -231,9 +271,8 @@ static int put_more(struct request *request)
 		note_progress(request->session);
 		return 0;
 	}
-	r = kvb_store_commit(request->server->store, transfer->object);
+	r = put_commit(request, transfer->object, transfer->if_absent);
 	transfer_forget(request->session, transfer);
-	kvb_count(&request->server->counters.puts, r == 0);
 	return r;
 }
 
@@ -399,6 +438,14 @@ static int op_stats(struct request *request)
 		sqe->length, &request->cqe.value);
 }
 
+static bool flags_valid(const struct kvb_sqe *sqe)
+{
+	if (sqe->flags & ~(KVB_SQE_OPEN | KVB_SQE_IF_ABSENT))
+		return false;
+	return !(sqe->flags & KVB_SQE_IF_ABSENT) ||
+		(sqe->op == KVB_OP_PUT && (sqe->flags & KVB_SQE_OPEN));
+}
+
 static int execute_op(struct request *request)
 {
 	static int (*const ops[KVB_OP_MAX])(struct request *) = {
@@ -414,7 +461,7 @@ static int execute_op(struct request *request)
 
 	if (sqe->op >= KVB_OP_MAX)
 		return -EOPNOTSUPP;
-	if ((sqe->flags & ~KVB_SQE_OPEN) || sqe->reserved0 || sqe->reserved[0] || sqe->reserved[1])
+	if (!flags_valid(sqe) || sqe->reserved0 || sqe->reserved[0] || sqe->reserved[1])
 		return -EINVAL;
 	return ops[sqe->op](request);
 }
@@ -463,18 +510,28 @@ static void complete(struct kvb_worker *worker, struct request *request, int res
 	kvb_session_ring(request->session, &worker->ringer);
 }
 
-/* Serves a bounded number of requests. True: the queue was found empty. */
-static bool serve_requests(struct kvb_worker *worker, struct kvb_session *session)
+static bool has_failed(const struct kvb_session *session)
+{
+	return kvb_load_relaxed(&session->failure) != KVB_REASON_NONE;
+}
+
+/* What the rest of a visit may do. The request that takes the last byte may take more. */
+struct budget {
+	uint32_t requests;
+	uint64_t bytes;
+};
+
+/* True: the queue was found empty, or the session has failed. */
+static bool serve_requests(
+	struct kvb_worker *worker, struct kvb_session *session, struct budget *budget)
 {
 	struct request request;
-	const struct kvb_server *server = session->server;
-	uint64_t moved = 0;
 	bool empty = false;
 	uint32_t n;
 
 	request.server = session->server;
 	request.session = session;
-	for (n = 0; n < server->visit_requests && moved < server->options.fragment_bytes; n++) {
+	for (n = 0; budget->requests > 0 && budget->bytes > 0; n++) {
 		if (next_request(session, &request) <= 0) {
 			empty = true;
 			break;
@@ -482,9 +539,10 @@ static bool serve_requests(struct kvb_worker *worker, struct kvb_session *sessio
 		memset(&request.cqe, 0, sizeof(request.cqe));
 		request.moved = 0;
 		complete(worker, &request, execute_op(&request));
-		moved += request.moved;
+		budget->requests--;
+		budget->bytes -= kvb_min_u64(request.moved, budget->bytes);
 		/* A client whose bell blocks must not block this worker once per request. */
-		if (kvb_load_relaxed(&session->failure) != KVB_REASON_NONE)
+		if (has_failed(session))
 			break;
 	}
 	/* Only spinning asks for it. */
@@ -573,6 +631,7 @@ static bool spin(struct kvb_session *session)
 	if (kvb_load_relaxed(sleeping) != KVB_AWAKE)
 		kvb_bell_disarm(sleeping);
 	kvb_count(&session->server->counters.spins, 1);
+	kvb_hook(KVB_HOOK_SPIN, session->slot);
 	for (unsigned i = 0; i < SPIN_LOOKS; i++) {
 		if (!nothing_waits(session))
 			return true;
@@ -583,12 +642,18 @@ static bool spin(struct kvb_session *session)
 	return false;
 }
 
-/* What there is, and for a spinning session what comes while it is looked for; bounded all the
- * same. */
+/* What there is, and for a spinning session what comes while it is looked for: within one budget,
+ * since neighbours wait. */
 static enum kvb_visit serve_visit(struct kvb_worker *worker, struct kvb_session *session)
 {
+	struct budget budget = {.requests = session->server->visit_requests,
+		.bytes = session->server->options.fragment_bytes};
+
 	for (unsigned round = 0; round < SPIN_ROUNDS; round++) {
-		bool empty = serve_requests(worker, session);
+		bool empty = serve_requests(worker, session, &budget);
+		/* Gets no service any more; control will order its end. */
+		if (has_failed(session))
+			return KVB_VISIT_DONE;
 		if (empty || session->backlog == 0)
 			follow_orders(session);
 		if (kvb_load_acquire(&session->closed))
@@ -612,8 +677,8 @@ enum kvb_visit kvb_execute(struct kvb_worker *worker, struct kvb_session *sessio
 		close_for_workers(session);
 		return KVB_VISIT_DONE;
 	}
-	/* A failed session gets no service; control will order its end. */
-	if (kvb_load_relaxed(&session->failure) != KVB_REASON_NONE)
+	/* Nor does one that failed in an earlier visit, or for another thread. */
+	if (has_failed(session))
 		return KVB_VISIT_DONE;
 	return serve_visit(worker, session);
 }

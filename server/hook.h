@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hook.h - points where an in-process test may stop a server thread. NULL in every program.
+ * hook.h - points where an in-process test may stop a server thread or get ahead of it. NULL in every program.
  */
 #ifndef KVB_SERVER_HOOK_H
 #define KVB_SERVER_HOOK_H
@@ -12,6 +12,7 @@
 enum kvb_hook_point {
 	KVB_HOOK_EVENT_TAKEN, /* a worker left epoll_wait and has not looked its event up */
 	KVB_HOOK_COPY,        /* a worker is about to copy a fragment */
+	KVB_HOOK_SPIN,        /* a worker found no request and is about to look for a moment */
 };
 
 typedef void kvb_hook_fn(enum kvb_hook_point point, uint32_t slot);

@@ -25,8 +25,8 @@
 #define OUTBOX_REPLIES  8192u
 #define OUTBOX_BYTES    (8 * KVB_MIB)
 #define OUTBOX_STUCK_NS (10 * KVB_NS_PER_S)
-/* Connections without a session, beyond those that may have one. */
-#define OUTBOXES_EXTRA 64u
+/* Of connections that no session has attached on. */
+#define STRANGERS_MAX 64u
 /* ZMQ does not tell when one peer of a ROUTER has room again, so we try: soon, and less often
  * the longer it has not read. */
 #define RETRY_MIN_NS (2 * KVB_NS_PER_MS)
@@ -43,6 +43,7 @@ struct kvb_outgoing {
 struct kvb_outbox {
 	TAILQ_ENTRY(kvb_outbox) link;
 	struct kvb_peer peer;
+	uint64_t session; /* that has attached on it, or was named by its first request */
 	STAILQ_HEAD(, kvb_outgoing) queue;
 	uint32_t count;
 	uint64_t bytes;
@@ -66,14 +67,26 @@ static int make_frame(zmq_msg_t *frame, const void *data, size_t size)
 	return 0;
 }
 
+/* A signal, such as the watchdog's, must not cut a message in two. 0; -errno. */
+static int send_frame(void *router, zmq_msg_t *frame, int flags)
+{
+	int r;
+
+	do
+		r = zmq_msg_send(frame, router, flags | ZMQ_DONTWAIT);
+	while (r < 0 && errno == EINTR);
+	return r < 0 ? -errno : 0;
+}
+
 /* 0, and ZMQ owns the frames; -EAGAIN the peer's pipe is full; -EHOSTUNREACH it is gone. */
 static int send_frames(void *router, zmq_msg_t frames[3])
 {
+	int r = 0;
+
 	/* Whether it goes out is decided at the first frame; the others need no memory any more. */
-	for (unsigned i = 0; i < 3; i++)
-		if (zmq_msg_send(&frames[i], router, ZMQ_DONTWAIT | (i < 2 ? ZMQ_SNDMORE : 0)) < 0)
-			return -errno;
-	return 0;
+	for (unsigned i = 0; i < 3 && r == 0; i++)
+		r = send_frame(router, &frames[i], i < 2 ? ZMQ_SNDMORE : 0);
+	return r;
 }
 
 /* The same, and -ENOMEM. */
@@ -122,22 +135,6 @@ static struct kvb_outbox *find(struct kvb_server *server, const struct kvb_peer 
 	return NULL;
 }
 
-static struct kvb_outbox *outbox_new(struct kvb_server *server, const struct kvb_peer *peer)
-{
-	struct kvb_outbox *outbox;
-
-	if (server->outboxes.count >= server->sessions.count + OUTBOXES_EXTRA)
-		return NULL;
-	outbox = malloc(sizeof(*outbox));
-	if (!outbox)
-		return NULL;
-	*outbox = (struct kvb_outbox){.peer = *peer, .progress_ns = kvb_now_ns()};
-	STAILQ_INIT(&outbox->queue);
-	TAILQ_INSERT_TAIL(&server->outboxes.list, outbox, link);
-	server->outboxes.count++;
-	return outbox;
-}
-
 static void remove_first(struct kvb_server *server, struct kvb_outbox *outbox)
 {
 	struct kvb_outgoing *first = STAILQ_FIRST(&outbox->queue);
@@ -170,6 +167,59 @@ void kvb_outboxes_clear(struct kvb_server *server)
 	}
 }
 
+/* Anybody may become a stranger, when its session ends, and stop being one, when it attaches. */
+static bool is_stranger(struct kvb_server *server, uint64_t session, const struct kvb_peer *peer)
+{
+	return !kvb_session_find_attached(&server->sessions, session, peer);
+}
+
+/* How many outboxes are of strangers, and which of them has waited longest. */
+static uint32_t count_strangers(struct kvb_server *server, struct kvb_outbox **ret_first)
+{
+	struct kvb_outbox *outbox;
+	uint32_t n = 0;
+
+	TAILQ_FOREACH(outbox, &server->outboxes.list, link)
+	{
+		if (!is_stranger(server, outbox->session, &outbox->peer))
+			continue;
+		if (n++ == 0)
+			*ret_first = outbox; /* new ones come last */
+	}
+	return n;
+}
+
+/* A client, of which there are no more than sessions, always finds a place: the bound is for
+ * strangers, and those whose session has ended meanwhile go when there are too many. */
+static bool make_place(struct kvb_server *server, uint64_t session, const struct kvb_peer *peer)
+{
+	struct kvb_outbox *first = NULL;
+
+	if (is_stranger(server, session, peer))
+		return count_strangers(server, &first) < STRANGERS_MAX;
+	if (count_strangers(server, &first) > STRANGERS_MAX)
+		outbox_free(server, first);
+	return true;
+}
+
+static struct kvb_outbox *outbox_new(
+	struct kvb_server *server, uint64_t session, const struct kvb_peer *peer)
+{
+	struct kvb_outbox *outbox;
+
+	if (!make_place(server, session, peer))
+		return NULL;
+	outbox = malloc(sizeof(*outbox));
+	if (!outbox)
+		return NULL;
+	*outbox =
+		(struct kvb_outbox){.peer = *peer, .session = session, .progress_ns = kvb_now_ns()};
+	STAILQ_INIT(&outbox->queue);
+	TAILQ_INSERT_TAIL(&server->outboxes.list, outbox, link);
+	server->outboxes.count++;
+	return outbox;
+}
+
 /* Ends the session that has attached on the connection, if there is one. */
 static void fail_session(struct kvb_server *server, const struct kvb_peer *peer,
 	enum kvb_reason reason, const char *why, uint32_t waiting)
@@ -200,6 +250,9 @@ static int append(struct kvb_server *server, struct kvb_outbox *outbox,
 	outgoing->size = size;
 	memcpy(outgoing->body, body, size);
 	STAILQ_INSERT_TAIL(&outbox->queue, outgoing, link);
+	/* A wrong id in one request makes no stranger of a client. */
+	if (!is_stranger(server, header->session, &outbox->peer))
+		outbox->session = header->session;
 	outbox->count++;
 	outbox->bytes += sizeof(*outgoing) + size;
 	count_waiting(server, 1);
@@ -218,7 +271,7 @@ static int put_aside(struct kvb_server *server, const struct kvb_peer *peer,
 		return -ENOBUFS;
 	}
 	if (!outbox)
-		outbox = outbox_new(server, peer);
+		outbox = outbox_new(server, header->session, peer);
 	if (outbox)
 		r = append(server, outbox, header, body, size);
 	/* A caller whose answer is lost must not wait for it in vain. */

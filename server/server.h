@@ -44,7 +44,7 @@ int kvb_options_check_files(const struct kvb_server_options *options);
 
 /* Counters that only grow; written with kvb_count() by any thread. */
 struct kvb_counters {
-	uint64_t puts, put_bytes, put_aborts;
+	uint64_t puts, put_bytes, put_aborts, puts_present;
 	uint64_t gets, get_bytes, get_misses;
 	uint64_t exists, exists_hits, deletes, nops;
 	uint64_t transfers_expired;

@@ -244,6 +244,17 @@ bool kvb_session_is_served(const struct kvb_session *session)
 		(session->reason == KVB_REASON_SERVER_DRAIN && session->header);
 }
 
+struct kvb_session *kvb_session_find_attached(
+	struct kvb_sessions *sessions, uint64_t id, const struct kvb_peer *peer)
+{
+	struct kvb_session *session = kvb_session_find(sessions, id);
+
+	return session && kvb_session_is_served(session) &&
+			kvb_peer_equal(&session->control_peer, peer)
+		? session
+		: NULL;
+}
+
 const char *kvb_kind_name(enum kvb_client_kind kind)
 {
 	switch (kind) {

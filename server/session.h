@@ -58,6 +58,7 @@ enum kvb_order {
 struct kvb_transfer {
 	uint32_t id; /* 0: free */
 	bool is_put;
+	bool if_absent;            /* put: loses to an object that came meanwhile */
 	bool portable;             /* the carrier that opened it */
 	struct kvb_object *object; /* reserved (put) or held (get) */
 	uint64_t total;
@@ -167,6 +168,10 @@ void kvb_session_release_slot(struct kvb_session *session);
 
 /* Control: true while its client's control messages are served. */
 bool kvb_session_is_served(const struct kvb_session *session);
+
+/* Control: the session, if it is served and has attached on this connection; else NULL. */
+struct kvb_session *kvb_session_find_attached(
+	struct kvb_sessions *sessions, uint64_t id, const struct kvb_peer *peer);
 
 const char *kvb_kind_name(enum kvb_client_kind kind);
 const char *kvb_reason_name(enum kvb_reason reason);

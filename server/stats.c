@@ -29,6 +29,7 @@ static const struct field counter_fields[] = {
 	COUNTER("ops.puts", puts),
 	COUNTER("ops.put_bytes", put_bytes),
 	COUNTER("ops.put_aborts", put_aborts),
+	COUNTER("ops.puts_present", puts_present),
 	COUNTER("ops.gets", gets),
 	COUNTER("ops.get_bytes", get_bytes),
 	COUNTER("ops.get_misses", get_misses),

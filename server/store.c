@@ -747,8 +747,8 @@ static bool evict_from_chain(struct kvb_store *store, uint64_t hash)
 	return true;
 }
 
-/* Makes readers find it where they found `old`, or anew. 0; -ENOSPC its bucket is full of objects that
- * are held or leased. */
+/* Makes readers find it where they found the object of the same key, or anew. 0; -ENOSPC its bucket is
+ * full of objects that are held or leased. */
 static int publish(struct kvb_store *store, struct kvb_object *object, bool replaces)
 {
 	uint32_t id = id_of(store, object);
@@ -768,6 +768,12 @@ static int publish(struct kvb_store *store, struct kvb_object *object, bool repl
 	return 0;
 }
 
+/* Where the key of an object that is not visible has its place; see find_link(). */
+static uint32_t *link_for(struct kvb_store *store, const struct kvb_object *object)
+{
+	return find_link(store, key_of(object), object->key_len, object->hash);
+}
+
 static void make_visible(struct kvb_store *store, struct kvb_object *object)
 {
 	uint32_t *link = &store->buckets[object->hash & store->bucket_mask];
@@ -780,25 +786,52 @@ static void make_visible(struct kvb_store *store, struct kvb_object *object)
 	make_evictable(store, object);
 }
 
+/* In place of the visible object that the key's link leads to, if there is one. 0; -ENOSPC, and the
+ * object is dropped. */
+static int object_show(struct kvb_store *store, struct kvb_object *object, uint32_t *link)
+{
+	bool replaces = *link != NONE;
+	int r = publish(store, object, replaces);
+
+	if (r < 0) {
+		/* Nobody has found it, so nobody has leased it. */
+		kvb_index_recycle(&store->index, id_of(store, object));
+		object_drop(store, object);
+		return r;
+	}
+	if (replaces) {
+		store->stats.replaced++;
+		remove_visible(store, &store->slots[*link], link, object);
+	}
+	make_visible(store, object);
+	return 0;
+}
+
 int kvb_store_commit(struct kvb_store *store, struct kvb_object *object)
+{
+	int r;
+
+	pthread_mutex_lock(&store->lock);
+	no_longer_pending(store, object);
+	r = object_show(store, object, link_for(store, object));
+	pthread_mutex_unlock(&store->lock);
+	return r;
+}
+
+int kvb_store_commit_absent(struct kvb_store *store, struct kvb_object *object)
 {
 	uint32_t *link;
 	int r;
 
 	pthread_mutex_lock(&store->lock);
 	no_longer_pending(store, object);
-	link = find_link(store, key_of(object), object->key_len, object->hash);
-	r = publish(store, object, *link != NONE);
-	if (r == 0) {
-		if (*link != NONE) {
-			store->stats.replaced++;
-			remove_visible(store, &store->slots[*link], link, object);
-		}
-		make_visible(store, object);
+	link = link_for(store, object);
+	if (*link == NONE) {
+		r = object_show(store, object, link);
 	} else {
-		/* Nobody has found it, so nobody has leased it. */
-		kvb_index_recycle(&store->index, id_of(store, object));
+		mark_used(store, &store->slots[*link]);
 		object_drop(store, object);
+		r = -EEXIST;
 	}
 	pthread_mutex_unlock(&store->lock);
 	return r;

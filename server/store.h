@@ -83,6 +83,10 @@ int kvb_store_reserve(struct kvb_store *store, const void *key, size_t key_len, 
  * 0; -ENOSPC its place in the index is full of objects that are held or leased: it is dropped. */
 int kvb_store_commit(struct kvb_store *store, struct kvb_object *object);
 
+/* The same if there is nothing under the key. 0; -EEXIST there is: that one stays and counts as
+ * used, and `object` is given back. The claim ends either way. */
+int kvb_store_commit_absent(struct kvb_store *store, struct kvb_object *object);
+
 /* The shared index, to be handed to clients; the store's own. */
 const struct kvb_segment *kvb_store_index(const struct kvb_store *store);
 

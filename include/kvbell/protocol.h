@@ -226,7 +226,9 @@ enum kvb_op {
 enum kvb_sqe_flag {
 	KVB_SQE_OPEN = 1u << 0, /**< PUT, GET: this descriptor opens the transfer; `key_len` bytes
 				     of key lie in the key cell of its slot */
-	KVB_SQE_IF_ABSENT = 1u << 1,
+	KVB_SQE_IF_ABSENT = 1u << 1, /**< PUT with KVB_SQE_OPEN: -EEXIST, and nothing is stored, if
+					  the key has an object by now or when the payload is
+					  complete */
 };
 
 /**

@@ -19,10 +19,15 @@
 #include <zmq.h>
 
 #include "server/server.h"
+#include "shm/atomic.h"
 #include "shm/util.h"
 #include "tests/dealer.h"
 #include "tests/embedded.h"
 #include "tests/raw.h"
+
+#define DRAIN_MS 20000
+#define FEW      2
+#define UNREAD   4000
 
 static struct embedded embedded;
 static struct raw_client raw;
@@ -36,6 +41,7 @@ static int start(void **state)
 	(void)state;
 	embedded_config(&config);
 	config.objects_max = 20000;
+	config.drain_timeout_ms = DRAIN_MS;
 	if (embedded_start(&embedded, &config) < 0 || raw_attach(&raw, embedded.dir) < 0)
 		return -1;
 	return dealer_open(&dealer, embedded.dir, &raw.welcome, NULL);
@@ -288,6 +294,96 @@ static void a_token_dies_with_its_session(void **state)
 	assert_int_equal(call(&header, "\x80", 1), -EACCES);
 }
 
+static bool no_session_is_left(const void *arg)
+{
+	const struct kvb_gauges *gauges = &embedded.server->gauges;
+
+	(void)arg;
+	return kvb_load_relaxed(&gauges->sessions_active) == 0 &&
+		kvb_load_relaxed(&gauges->sessions_ending) == 0;
+}
+
+static uint64_t replies_not_taken(void)
+{
+	return kvb_load_relaxed(&embedded.server->gauges.replies_waiting) +
+		kvb_load_relaxed(&embedded.server->counters.control_dropped);
+}
+
+static bool requests_are_answered(const void *count)
+{
+	return kvb_load_relaxed(&embedded.server->counters.control_requests) >=
+		*(const uint64_t *)count;
+}
+
+/* Has more answered than ZMQ and the kernel hold: the rest waits in the server, or is dropped. */
+static void send_unread(struct dealer *unread)
+{
+	struct kvb_msg_header header = dealer_header(unread, KVB_MSG_PING, 1);
+	uint64_t before = replies_not_taken();
+	uint64_t count = kvb_load_relaxed(&embedded.server->counters.control_requests) + UNREAD;
+
+	for (int i = 0; i < UNREAD; i++)
+		assert_int_equal(dealer_send(unread, &header, "\x80", 1), 0);
+	assert_true(embedded_wait(requests_are_answered, &count));
+	assert_true(replies_not_taken() > before + UNREAD / 4);
+}
+
+/* With neither a session nor a message nothing else would wake the server before its deadline. */
+static void a_stop_ends_once_the_last_reply_is_read(void **state)
+{
+	struct dealer stranger;
+	uint64_t received = 0, since_ns;
+
+	(void)state;
+	raw_drop(&raw);
+	assert_true(embedded_wait(no_session_is_left, NULL));
+	assert_int_equal(dealer_open_small(&stranger, embedded.dir, &raw.welcome), 0);
+	send_unread(&stranger);
+	kvb_server_stop_begin(embedded.server);
+	assert_true(embedded_wait_draining(&embedded));
+	since_ns = kvb_now_ns();
+	/* The server drops what is not read half a second after all else is quiet. */
+	while (received < UNREAD && dealer_receive_in(&stranger, 1000, &reply) == 0)
+		received++;
+	assert_int_equal(kvb_server_stop_wait(embedded.server), 0);
+	assert_true(kvb_now_ns() - since_ns < DRAIN_MS / 2 * KVB_NS_PER_MS);
+	dealer_close(&stranger);
+}
+
+static int start_for_few(void **state)
+{
+	struct kvb_server_options config;
+
+	(void)state;
+	embedded_config(&config);
+	config.sessions_max = FEW;
+	if (embedded_start(&embedded, &config) < 0 || raw_attach(&raw, embedded.dir) < 0)
+		return -1;
+	return dealer_open_small(&dealer, embedded.dir, &raw.welcome);
+}
+
+/* Each has answers that it does not read; the server keeps those of 64 strangers. */
+static void strangers_do_not_take_the_places_of_clients(void **state)
+{
+	struct dealer strangers[64 + FEW + 1];
+
+	(void)state;
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(strangers); i++) {
+		assert_int_equal(dealer_open_small(&strangers[i], embedded.dir, &raw.welcome), 0);
+		send_unread(&strangers[i]);
+	}
+	assert_true(kvb_load_relaxed(&embedded.server->counters.control_dropped) > 0);
+	assert_int_equal(dealer_attach(&dealer), 0);
+	send_unread(&dealer);
+	for (int i = 0; i < UNREAD; i++) {
+		assert_int_equal(dealer_receive(&dealer, &reply), 0);
+		assert_int_equal(reply.header.status, 0);
+	}
+	assert_int_equal(dealer_ping(&dealer, 1), 0);
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(strangers); i++)
+		dealer_close(&strangers[i]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -300,6 +396,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			lists_page_by_cursor_and_see_each_object_once, start, stop),
 		cmocka_unit_test_setup_teardown(a_token_dies_with_its_session, start, stop),
+		cmocka_unit_test_setup_teardown(
+			a_stop_ends_once_the_last_reply_is_read, start, stop),
+		cmocka_unit_test_setup_teardown(
+			strangers_do_not_take_the_places_of_clients, start_for_few, stop),
 	};
 
 	return cmocka_run_group_tests_name("control", tests, NULL, NULL) ? 1 : 0;

@@ -206,6 +206,8 @@ static void every_operation_works_by_message(void **state)
 	memcpy(raw.staging, "payload", 7);
 	sqe = put_of(0, 0, 7, 7);
 	assert_int_equal(one(&sqe, "key", NULL), 0);
+	sqe.flags |= KVB_SQE_IF_ABSENT;
+	assert_int_equal(one(&sqe, "key", NULL), -EEXIST);
 	sqe = (struct kvb_sqe){.op = KVB_OP_EXISTS, .key_len = 3, .user_data = UINT64_MAX};
 	assert_int_equal(one(&sqe, "key", &cqe), 0);
 	assert_int_equal(cqe.value, 7);

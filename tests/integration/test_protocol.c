@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "server/hook.h"
 #include "server/server.h"
 #include "shm/atomic.h"
 #include "shm/fd.h"
@@ -95,7 +96,7 @@ static void a_nop_completes_with_zero(void **state)
 static void unknown_operations_and_flags_are_refused(void **state)
 {
 	struct kvb_sqe bad_op = {.op = KVB_OP_MAX};
-	struct kvb_sqe bad_flag = {.op = KVB_OP_NOP, .flags = 2};
+	struct kvb_sqe bad_flag = {.op = KVB_OP_NOP, .flags = 4};
 	struct kvb_sqe reserved0 = {.op = KVB_OP_NOP, .reserved0 = 1};
 	struct kvb_sqe reserved1 = {.op = KVB_OP_NOP, .reserved = {0, 1}};
 
@@ -224,6 +225,115 @@ static void sizes_that_cannot_be(void **state)
 	assert_int_equal(cqe.value, 100);
 	assert_int_equal(cqe.length, 0);
 	assert_int_equal(stat_of("store.held"), 0);
+}
+
+static int put_absent(struct raw_client *client, uint32_t transfer, uint32_t length, uint64_t total)
+{
+	struct kvb_sqe sqe = {.op = KVB_OP_PUT,
+		.flags = KVB_SQE_OPEN | KVB_SQE_IF_ABSENT,
+		.key_len = 1,
+		.transfer = transfer,
+		.user_data = 5,
+		.total = total,
+		.length = length};
+
+	return raw_call(client, &sqe, "k", NULL);
+}
+
+static void expect_object(uint8_t seed, uint32_t length)
+{
+	struct kvb_cqe cqe;
+
+	fill((uint8_t)(seed + 100));
+	assert_int_equal(raw_get(&raw, "k", 0, 0, FRAGMENT, FRAGMENT, &cqe), 0);
+	assert_int_equal(cqe.value, length);
+	check(seed, length);
+}
+
+static void if_absent_stores_what_is_absent(void **state)
+{
+	struct kvb_cqe cqe;
+
+	(void)state;
+	fill(1);
+	assert_int_equal(put_absent(&raw, 0, 100, 100), 0);
+	expect_object(1, 100);
+	assert_int_equal(
+		raw_call(&raw, &(struct kvb_sqe){.op = KVB_OP_DELETE, .key_len = 1}, "k", NULL), 0);
+	assert_int_equal(put_absent(&raw, T1, 4096, 8192), 0);
+	assert_int_equal(raw_put(&raw, "", T1, 4096, 4096, 0), 0);
+	assert_int_equal(raw_get(&raw, "k", T2, 0, 4096, 8192, &cqe), 0);
+	assert_int_equal(cqe.value, 8192);
+	assert_int_equal(stat_of("ops.puts"), 2);
+	assert_int_equal(stat_of("ops.puts_present"), 0);
+}
+
+static void if_absent_copies_nothing_over_what_is_there(void **state)
+{
+	(void)state;
+	fill(1);
+	assert_int_equal(raw_put(&raw, "k", 0, 0, 100, 100), 0);
+	fill(2);
+	assert_int_equal(put_absent(&raw, 0, 200, 200), -EEXIST);
+	assert_int_equal(put_absent(&raw, 0, 0, 0), -EEXIST);
+	/* Never opened, so there is nothing to go on with, and the slot is free. */
+	assert_int_equal(put_absent(&raw, T1, 4096, 8192), -EEXIST);
+	assert_int_equal(raw_put(&raw, "", T1, 4096, 4096, 0), -ESTALE);
+	assert_int_equal(raw_put(&raw, "l", T1, 0, 4096, 8192), 0);
+	/* It needs no room: neither the session's nor the pool's. */
+	assert_int_equal(put_absent(&raw, T2, 4096, 65 * KVB_KIB), -EEXIST);
+	assert_int_equal(put_absent(&raw, T2, 4096, UINT64_MAX), -EEXIST);
+	assert_int_equal(put_absent(&raw, T1, 4096, 8192), -EBUSY);
+	assert_int_equal(stat_of("ops.puts_present"), 5);
+	assert_int_equal(stat_of("ops.put_bytes"), 100 + 4096);
+	assert_int_equal(stat_of("store.pending"), 1);
+	expect_object(1, 100);
+}
+
+static void if_absent_loses_to_whoever_was_first(void **state)
+{
+	struct raw_client other;
+
+	(void)state;
+	assert_int_equal(raw_attach(&other, embedded.dir), 0);
+	assert_int_equal(put_absent(&other, T1, 4096, 8192), 0);
+	fill(3);
+	assert_int_equal(put_absent(&raw, 0, 50, 50), 0);
+	assert_int_equal(raw_put(&other, "", T1, 4096, 4096, 0), -EEXIST);
+	assert_int_equal(raw_put(&other, "", T1, 4096, 4096, 0), -ESTALE);
+	expect_object(3, 50);
+	assert_int_equal(stat_of("ops.puts"), 1);
+	assert_int_equal(stat_of("ops.puts_present"), 1);
+	assert_int_equal(stat_of("ops.put_aborts"), 0);
+	assert_int_equal(stat_of("store.pending"), 0);
+	assert_int_equal(stat_of("store.replaced"), 0);
+	assert_int_equal(stat_of("pool.used_bytes"), 4096);
+	/* Without the flag the last one wins, as ever. */
+	assert_int_equal(raw_put(&other, "k", 0, 0, 4096, 4096), 0);
+	assert_int_equal(stat_of("store.replaced"), 1);
+	raw_drop(&other);
+}
+
+static void if_absent_belongs_to_an_opening_put(void **state)
+{
+	struct kvb_sqe more = {.op = KVB_OP_PUT,
+		.flags = KVB_SQE_IF_ABSENT,
+		.transfer = T1,
+		.offset = 4096,
+		.length = 4096};
+
+	(void)state;
+	for (uint8_t op = 0; op < KVB_OP_MAX; op++) {
+		struct kvb_sqe sqe = {
+			.op = op, .flags = KVB_SQE_OPEN | KVB_SQE_IF_ABSENT, .key_len = 1};
+		if (op != KVB_OP_PUT)
+			assert_int_equal(raw_call(&raw, &sqe, "k", NULL), -EINVAL);
+	}
+	assert_int_equal(put_absent(&raw, T1, 4096, 8192), 0);
+	assert_int_equal(raw_call(&raw, &more, NULL, NULL), -EINVAL);
+	/* The transfer has not noticed. */
+	more.flags = 0;
+	assert_int_equal(raw_call(&raw, &more, NULL, NULL), 0);
 }
 
 static void open_bytes_are_capped_but_one_transfer_is_always_allowed(void **state)
@@ -441,6 +551,114 @@ static void silent_connections_are_capped_and_time_out(void **state)
 	raw_drop(&late);
 }
 
+/* ------------------------------------------------------------------------------------- spinning */
+
+/* While a session spins its client gets ahead of the worker: the hook submits, in the worker's
+ * thread, and the test's thread only waits. */
+static struct {
+	enum { GAME_NONE, GAME_BURSTS, GAME_REPAIR } game;
+	uint64_t visit;  /* the current one, by the server's count */
+	uint64_t before; /* requests served when it looked again for the first time */
+	uint64_t most;   /* served after that, in any visit */
+	uint32_t rounds; /* atomic: bursts so far */
+} spinner;
+
+#define BURST  7
+#define ROUNDS 100
+
+static void note_visit(void)
+{
+	uint64_t visit = kvb_load_relaxed(&embedded.server->counters.visits);
+	uint64_t served = kvb_load_relaxed(&embedded.server->counters.nops);
+
+	if (visit != spinner.visit)
+		spinner.before = served;
+	spinner.visit = visit;
+	spinner.most = kvb_max_u64(spinner.most, served - spinner.before);
+}
+
+static void submit_burst(void)
+{
+	struct kvb_sqe nop = {.op = KVB_OP_NOP};
+	struct kvb_cqe cqe;
+
+	while (kvb_cq_take(&raw.cq, &cqe) == 1)
+		;
+	for (int i = 0; i < BURST; i++)
+		(void)kvb_sq_push(&raw.sq, &nop, NULL);
+}
+
+static void get_ahead(enum kvb_hook_point point, uint32_t slot)
+{
+	const struct kvb_session *session = &embedded.server->sessions.slots[slot];
+	struct kvb_sqe nop = {.op = KVB_OP_NOP};
+
+	if (point != KVB_HOOK_SPIN)
+		return;
+	/* Publishes the honest tail as well. */
+	if (spinner.game == GAME_REPAIR && kvb_load_acquire(&session->failure) != KVB_REASON_NONE)
+		(void)kvb_sq_push(&raw.sq, &nop, NULL);
+	if (spinner.game == GAME_BURSTS && kvb_load_relaxed(&spinner.rounds) < ROUNDS) {
+		note_visit();
+		submit_burst();
+		(void)kvb_fetch_add(&spinner.rounds, 1u);
+	}
+}
+
+static int start_spinning(void **state)
+{
+	struct kvb_server_options config;
+
+	(void)state;
+	memset(&spinner, 0, sizeof(spinner));
+	kvb_store_relaxed(&kvb_hook_installed, get_ahead);
+	embedded_config(&config);
+	config.ring_entries = 8;
+	config.workers = 1;
+	config.spin_us = KVB_SPIN_US_MAX;
+	return start_with(&config);
+}
+
+static int stop_spinning(void **state)
+{
+	int r = stop(state);
+
+	kvb_store_relaxed(&kvb_hook_installed, (kvb_hook_fn *)NULL);
+	return r;
+}
+
+static bool all_rounds_done(const void *arg)
+{
+	(void)arg;
+	return kvb_load_acquire(&spinner.rounds) == ROUNDS;
+}
+
+static void a_visit_is_bounded_however_often_it_looks_again(void **state)
+{
+	struct kvb_sqe nop = {.op = KVB_OP_NOP};
+
+	(void)state;
+	spinner.game = GAME_BURSTS;
+	assert_int_equal(raw_submit(&raw, &nop, NULL), 0);
+	assert_true(embedded_wait(all_rounds_done, NULL));
+	assert_in_range(spinner.most, BURST, embedded.server->visit_requests - 1);
+}
+
+/* The client takes its fault back before the worker has turned away. */
+static void a_session_that_failed_is_not_served_again(void **state)
+{
+	struct kvb_sqe nop = {.op = KVB_OP_NOP};
+
+	(void)state;
+	spinner.game = GAME_REPAIR;
+	assert_int_equal(raw_call(&raw, &nop, NULL, NULL), 0);
+	kvb_store_release(&raw.sq.header->sq_tail, raw.sq.tail + 9);
+	raw_kick(&raw);
+	expect_goodbye(raw.door_fd, KVB_REASON_PROTOCOL, -EPROTO);
+	assert_int_equal(kvb_load_relaxed(&embedded.server->counters.nops), 1);
+	assert_true(kvb_cq_empty(&raw.cq));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -454,6 +672,11 @@ int main(void)
 		cmocka_unit_test_setup_teardown(malformed_openings_are_refused, start, stop),
 		cmocka_unit_test_setup_teardown(staging_beyond_its_end_is_refused, start, stop),
 		cmocka_unit_test_setup_teardown(sizes_that_cannot_be, start, stop),
+		cmocka_unit_test_setup_teardown(if_absent_stores_what_is_absent, start, stop),
+		cmocka_unit_test_setup_teardown(
+			if_absent_copies_nothing_over_what_is_there, start, stop),
+		cmocka_unit_test_setup_teardown(if_absent_loses_to_whoever_was_first, start, stop),
+		cmocka_unit_test_setup_teardown(if_absent_belongs_to_an_opening_put, start, stop),
 		cmocka_unit_test_setup_teardown(
 			open_bytes_are_capped_but_one_transfer_is_always_allowed, start, stop),
 		cmocka_unit_test_setup_teardown(a_transfer_without_progress_expires, start, stop),
@@ -470,6 +693,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(sessions_are_limited_and_come_back, start, stop),
 		cmocka_unit_test_setup_teardown(
 			silent_connections_are_capped_and_time_out, start, stop),
+		cmocka_unit_test_setup_teardown(a_visit_is_bounded_however_often_it_looks_again,
+			start_spinning, stop_spinning),
+		cmocka_unit_test_setup_teardown(
+			a_session_that_failed_is_not_served_again, start_spinning, stop_spinning),
 	};
 
 	return cmocka_run_group_tests_name("protocol", tests, NULL, NULL) ? 1 : 0;

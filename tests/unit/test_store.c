@@ -398,6 +398,71 @@ static void the_last_commit_wins(void **state)
 	close_room(&room);
 }
 
+static void an_absent_commit_stays_if_nothing_is_there(void **state)
+{
+	struct kvb_object *object;
+	struct room room;
+
+	(void)state;
+	open_ready(&room, 8, 4);
+	assert_int_equal(reserve(&room, "a", 100, &object), 0);
+	fill(kvb_store_object_data(room.store, object), 100, 1);
+	assert_int_equal(kvb_store_commit_absent(room.store, object), 0);
+	assert_true(get_is(&room, "a", 100, 1));
+	/* One that came and went does not count. */
+	assert_int_equal(reserve(&room, "b", 100, &object), 0);
+	fill(kvb_store_object_data(room.store, object), 100, 2);
+	assert_int_equal(put(&room, "b", 10, 3), 0);
+	assert_int_equal(remove_key(&room, "b"), 0);
+	assert_int_equal(kvb_store_commit_absent(room.store, object), 0);
+	assert_true(get_is(&room, "b", 100, 2));
+	assert_int_equal(stats_of(&room).replaced, 0);
+	assert_int_equal(stats_of(&room).pending, 0);
+	assert_int_equal(stats_of(&room).objects, 2);
+	close_room(&room);
+}
+
+static void an_absent_commit_gives_way_to_what_is_there(void **state)
+{
+	struct kvb_object *one, *two, *held;
+	struct room room;
+
+	(void)state;
+	open_ready(&room, 4, 4);
+	assert_int_equal(reserve(&room, "a", UNIT, &one), 0);
+	assert_int_equal(reserve(&room, "a", UNIT, &two), 0);
+	put_letters(&room, "ab", 1);
+	assert_int_equal(kvb_store_commit_absent(room.store, one), -EEXIST);
+	assert_true(get_is(&room, "a", UNIT, 'a'));
+	assert_int_equal(stats_of(&room).pending, 1);
+	assert_int_equal(stats_of(&room).used_bytes, 3 * UNIT);
+	held = hold(&room, "a");
+	assert_int_equal(kvb_store_commit_absent(room.store, two), -EEXIST);
+	assert_true(object_is(&room, held, UNIT, 'a'));
+	kvb_store_unhold(room.store, held);
+	assert_int_equal(stats_of(&room).pending, 0);
+	assert_int_equal(stats_of(&room).pending_bytes, 0);
+	assert_int_equal(stats_of(&room).replaced, 0);
+	assert_int_equal(stats_of(&room).objects, 2);
+	assert_int_equal(stats_of(&room).used_bytes, 2 * UNIT);
+	close_room(&room);
+}
+
+static void giving_way_is_a_use(void **state)
+{
+	struct kvb_object *object;
+	struct room room;
+
+	(void)state;
+	open_ready(&room, 3, 4);
+	assert_int_equal(reserve(&room, "a", UNIT, &object), 0);
+	put_letters(&room, "ab", 1);
+	assert_int_equal(kvb_store_commit_absent(room.store, object), -EEXIST);
+	put_letters(&room, "cd", 1);
+	assert_string_equal(letters_of(&room), "acd");
+	close_room(&room);
+}
+
 static void objects_without_bytes(void **state)
 {
 	struct kvb_object *object;
@@ -1228,6 +1293,16 @@ static struct item *random_item(struct model *model, enum item_state state, bool
 	return NULL;
 }
 
+static void item_show(struct model *model, struct item *item)
+{
+	item->state = VISIBLE;
+	item->used_at = ++model->clock;
+	model->stats.pending--;
+	model->stats.pending_bytes -= item->length;
+	model->stats.objects++;
+	model->stats.payload_bytes += item->length;
+}
+
 static void step_commit(struct model *model, struct item *item)
 {
 	struct item *old = visible_item(model, item->key);
@@ -1237,12 +1312,23 @@ static void step_commit(struct model *model, struct item *item)
 		item_hide(model, old);
 		model->stats.replaced++;
 	}
-	item->state = VISIBLE;
-	item->used_at = ++model->clock;
+	item_show(model, item);
+}
+
+static void step_commit_absent(struct model *model, struct item *item)
+{
+	struct item *old = visible_item(model, item->key);
+	int r = kvb_store_commit_absent(model->room.store, item->object);
+
+	demand(model, r == (old ? -EEXIST : 0), "commit if absent");
+	if (!old) {
+		item_show(model, item);
+		return;
+	}
+	old->used_at = ++model->clock;
 	model->stats.pending--;
 	model->stats.pending_bytes -= item->length;
-	model->stats.objects++;
-	model->stats.payload_bytes += item->length;
+	item_drop(model, item);
 }
 
 static void step_abort(struct model *model, struct item *item)
@@ -1358,8 +1444,10 @@ static void step(struct model *model)
 
 	if (dice < 32)
 		step_reserve(model);
-	else if (dice < 54 && pending)
+	else if (dice < 46 && pending)
 		step_commit(model, pending);
+	else if (dice < 54 && pending)
+		step_commit_absent(model, pending);
 	else if (dice < 58 && pending)
 		step_abort(model, pending);
 	else if (dice < 72)
@@ -1764,6 +1852,9 @@ int main(void)
 		cmocka_unit_test(holders_keep_what_is_replaced),
 		cmocka_unit_test(holders_keep_what_is_deleted),
 		cmocka_unit_test(the_last_commit_wins),
+		cmocka_unit_test(an_absent_commit_stays_if_nothing_is_there),
+		cmocka_unit_test(an_absent_commit_gives_way_to_what_is_there),
+		cmocka_unit_test(giving_way_is_a_use),
 		cmocka_unit_test(objects_without_bytes),
 		cmocka_unit_test(keys_of_every_length),
 		cmocka_unit_test(keys_are_listed_as_they_are),
