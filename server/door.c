@@ -188,6 +188,7 @@ static void fill_welcome(const struct kvb_session *session, struct kvb_welcome *
 		.type = KVB_DOOR_WELCOME,
 		.session = session->header->session,
 		.kind = session->kind,
+		.flags = session->leases.base ? KVB_WELCOME_READER : 0,
 		.session_bytes = session->segment.bytes,
 		.life_bytes = KVB_LIFE_BYTES,
 		.sq_entries = layout->sq_entries,
@@ -200,6 +201,9 @@ static void fill_welcome(const struct kvb_session *session, struct kvb_welcome *
 		.staging_bytes = layout->staging_bytes,
 		.fragment_bytes = options->fragment_bytes,
 		.transfers = KVB_TRANSFERS,
+		.lease_bytes = session->leases.bytes,
+		.lease_cells = session->leases.base ? options->lease_cells : 0,
+		.index_bytes = session->leases.base ? kvb_store_index(server->store)->bytes : 0,
 		.payload_max = options->pool_bytes,
 		.open_max = options->open_max,
 		.transfer_timeout_ms = options->transfer_timeout_ms};
@@ -209,16 +213,25 @@ static void fill_welcome(const struct kvb_session *session, struct kvb_welcome *
 
 static int send_welcome(struct kvb_session *session)
 {
+	bool reader = session->leases.base;
 	struct kvb_welcome welcome;
-	int fds[KVB_WELCOME_FDS] = {
+	int fds[KVB_WELCOME_READER_FDS] = {
 		[KVB_FD_SESSION] = session->segment.fd,
 		[KVB_FD_LIFE] = session->server->life.fd,
 		[KVB_FD_KICK] = session->kick_fd,
 		[KVB_FD_BELL] = session->bell_fd,
+		[KVB_FD_INDEX] = kvb_store_index(session->server->store)->fd,
+		[KVB_FD_POOL] = session->server->pool.segment.fd,
+		[KVB_FD_LEASES] = session->leases.fd,
 	};
+	int r;
 
 	fill_welcome(session, &welcome);
-	return kvb_record_send(session->door_fd, &welcome, sizeof(welcome), fds, KVB_WELCOME_FDS);
+	r = kvb_record_send(session->door_fd, &welcome, sizeof(welcome), fds,
+		reader ? KVB_WELCOME_READER_FDS : KVB_WELCOME_FDS);
+	/* Mapped is mapped. */
+	kvb_fd_close(&session->leases.fd);
+	return r;
 }
 
 /* Puts the new session into all wait sets. Its door is watched from now on. */
@@ -251,9 +264,16 @@ static void let_in(struct kvb_door *door, int fd, const struct kvb_hello *hello,
 	const struct identity *identity, enum kvb_client_kind kind)
 {
 	struct kvb_server *server = door->server;
+	/* Who sees payload in its own staging only gets no more than that. */
+	bool reader = (hello->flags & KVB_HELLO_READER) && kind != KVB_KIND_ISOLATED;
 	struct kvb_session *session;
 	int r = kvb_session_create(server, &session);
 
+	if (r == 0 && reader) {
+		r = kvb_session_make_leases(session);
+		if (r < 0)
+			kvb_session_discard(session);
+	}
 	if (r < 0) {
 		kvb_log(&server->log, KVB_LOG_WARN, "a client of uid %u is turned away: %s",
 			identity->cred.uid,
@@ -296,7 +316,8 @@ static const char *hello_fault(const struct kvb_hello *hello, enum kvb_reason *r
 	*ret_reason = KVB_REASON_PROTOCOL;
 	if (hello->type != KVB_DOOR_HELLO)
 		return "the first record must be HELLO";
-	if (hello->flags || memcmp(hello->reserved, zeros, sizeof(zeros)) != 0)
+	if ((hello->flags & ~(uint32_t)KVB_HELLO_READER) ||
+		memcmp(hello->reserved, zeros, sizeof(zeros)) != 0)
 		return "HELLO has flags or reserved bytes that this server does not know";
 	return NULL;
 }

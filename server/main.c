@@ -40,6 +40,7 @@ enum option_key {
 	OPT_RING_ENTRIES,
 	OPT_MAX_SESSIONS,
 	OPT_MAX_OBJECTS,
+	OPT_LEASE_CELLS,
 	OPT_MAX_OPEN,
 	OPT_LOW_WATERMARK,
 	OPT_HIGH_WATERMARK,
@@ -94,6 +95,8 @@ static const struct argp_option option_table[] = {
 	{"ring-entries", OPT_RING_ENTRIES, "N", 0, "Requests in flight per session (256)", 3},
 	{"max-sessions", OPT_MAX_SESSIONS, "N", 0, "Sessions at a time (256)", 3},
 	{"max-objects", OPT_MAX_OBJECTS, "N", 0, "Stored objects (one per 64KiB of pool)", 3},
+	{"lease-cells", OPT_LEASE_CELLS, "N", 0,
+		"Objects that one client may hold for reading (1024)", 3},
 	{"max-open", OPT_MAX_OPEN, "SIZE", 0,
 		"Bytes in unfinished puts of one session (half the pool)", 3},
 	{"transfer-timeout", OPT_TRANSFER_TIMEOUT, "TIME", 0,
@@ -237,6 +240,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_MAX_OBJECTS:
 		parse_count(state, key, arg, UINT32_MAX, &options->objects_max);
+		return 0;
+	case OPT_LEASE_CELLS:
+		parse_count(state, key, arg, UINT32_MAX, &options->lease_cells);
 		return 0;
 	case OPT_LOW_WATERMARK:
 		parse_count(state, key, arg, 100, &options->low_percent);

@@ -23,6 +23,8 @@
 #define RING_MIN      8u
 #define RING_MAX      4096u
 #define SESSIONS_MAX  16384u
+#define LEASES_MIN    8u
+#define LEASES_MAX    65536u
 #define OBJECTS_MIN   1024u
 #define OBJECTS_MAX   (64u * 1024u * 1024u)
 #define OBJECT_GUESS  (64 * KVB_KIB)
@@ -47,6 +49,7 @@ void kvb_server_options_init(struct kvb_server_options *options, size_t size)
 		.transfer_timeout_ms = 30000,
 		.drain_timeout_ms = 10000,
 		.start_wait_ms = 30000,
+		.lease_cells = 1024,
 		.cancel_fd = -1,
 		.log = {.level = KVB_LOG_INFO},
 	};
@@ -113,6 +116,8 @@ static int check_counts(const struct kvb_server_options *options)
 		return refuse(options, "sessions_max (--max-sessions) must be from 1 to 16384");
 	if (options->objects_max < 1 || options->objects_max > OBJECTS_MAX)
 		return refuse(options, "objects_max (--max-objects) must be from 1 to 67108864");
+	if (options->lease_cells < LEASES_MIN || options->lease_cells > LEASES_MAX)
+		return refuse(options, "lease_cells (--lease-cells) must be from 8 to 65536");
 	if (options->workers > KVB_WORKERS_MAX)
 		return refuse(options, "workers (--workers) must be from 1 to 256");
 	if (options->low_percent < 1 || options->low_percent > options->high_percent ||

@@ -20,6 +20,10 @@
 #include "server/server.h"
 #include "shm/atomic.h"
 #include "shm/fd.h"
+#include "shm/util.h"
+
+/* Entries of the ring that tells what a client has used; what goes beyond is not heard of. */
+#define TOUCHES 1024u
 
 int kvb_sessions_new(struct kvb_sessions *sessions, struct kvb_server *server, uint32_t count)
 {
@@ -32,7 +36,7 @@ int kvb_sessions_new(struct kvb_sessions *sessions, struct kvb_server *server, u
 		slots[i].slot = i;
 		slots[i].life = (uint64_t)1 << 32;
 		slots[i].kick_fd = slots[i].bell_fd = slots[i].door_fd = slots[i].pidfd = -1;
-		slots[i].segment = (struct kvb_segment)KVB_SEGMENT_NONE;
+		slots[i].segment = slots[i].leases = (struct kvb_segment)KVB_SEGMENT_NONE;
 	}
 	*sessions = (struct kvb_sessions){.slots = slots, .count = count};
 	return 0;
@@ -192,12 +196,43 @@ int kvb_session_create(struct kvb_server *server, struct kvb_session **ret_sessi
 		options->staging_bytes);
 	r = make_descriptors(session, &session->layout);
 	if (r < 0) {
-		kvb_session_revoke_descriptors(session);
+		kvb_session_discard(session);
 		return r;
 	}
 	init_segment(session);
 	*ret_session = session;
 	return 0;
+}
+
+int kvb_session_make_leases(struct kvb_session *session)
+{
+	struct kvb_server *server = session->server;
+	uint32_t cells = server->options.lease_cells;
+	uint64_t bytes = kvb_round_up(kvb_lease_bytes(cells, TOUCHES), 4096);
+	struct kvb_lease_header *header;
+	struct kvb_leases leases;
+	int r = kvb_segment_new("kvbell-leases", bytes, KVB_SEALS_FIXED_SIZE, &session->leases);
+
+	if (r == 0)
+		r = kvb_segment_populate(&session->leases, 0, bytes, true);
+	if (r < 0)
+		return r;
+	header = session->leases.base;
+	header->magic = KVB_MAGIC;
+	header->abi = KVB_ABI_VERSION;
+	header->cells = cells;
+	header->touches = TOUCHES;
+	r = kvb_leases_open(&leases, header, bytes);
+	if (r == 0)
+		r = kvb_store_add_leases(server->store, &leases, kvb_session_own_id(session));
+	return r;
+}
+
+static void drop_leases(struct kvb_session *session)
+{
+	if (session->leases.base)
+		kvb_store_remove_leases(session->server->store, kvb_session_own_id(session));
+	kvb_segment_free(&session->leases);
 }
 
 static void close_traced(struct kvb_session *session, int *fd, const char *what)
@@ -221,6 +256,12 @@ void kvb_session_revoke_descriptors(struct kvb_session *session)
 	kvb_segment_free(&session->segment);
 }
 
+void kvb_session_discard(struct kvb_session *session)
+{
+	kvb_session_revoke_descriptors(session);
+	drop_leases(session);
+}
+
 void kvb_session_release_slot(struct kvb_session *session)
 {
 	uint64_t life = kvb_load_relaxed(&session->life);
@@ -229,6 +270,7 @@ void kvb_session_release_slot(struct kvb_session *session)
 		shutdown(session->door_fd, SHUT_RDWR);
 	close_traced(session, &session->door_fd, "door");
 	close_traced(session, &session->pidfd, "pidfd");
+	drop_leases(session);
 	/* Generation + 1, no references. A late event of the old generation either got its
 	 * reference before this (then the loop waits for it to be given back) or is refused
 	 * after it. */

@@ -117,6 +117,7 @@ struct kvb_session {
 	/* --- control thread --- */
 	enum kvb_session_phase phase;
 	struct kvb_segment segment;
+	struct kvb_segment leases; /* of a reader; stays until the client's end is gone */
 	int door_fd;
 	int pidfd;
 	bool peer_gone;
@@ -161,6 +162,11 @@ void kvb_session_fail(struct kvb_session *session, enum kvb_reason reason, const
 /* Control: fills a FREE slot with segment and eventfds. 0; -EUSERS none is free; -ENOMEM; -EMFILE;
  * other -errno. The slot is not yet ACTIVE. */
 int kvb_session_create(struct kvb_server *server, struct kvb_session **ret_session);
+/* Control: makes the lease cells of a session whose client reads by itself, and lets the store know of
+ * them. 0; -ENOMEM; other -errno. */
+int kvb_session_make_leases(struct kvb_session *session);
+/* Control: takes back what was created and never became ACTIVE. */
+void kvb_session_discard(struct kvb_session *session);
 /* Control: closes eventfds and segment. No worker may be able to reach them. */
 void kvb_session_revoke_descriptors(struct kvb_session *session);
 /* Control: closes the door, raises the generation, frees the slot. */

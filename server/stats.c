@@ -90,6 +90,12 @@ static const struct field store_fields[] = {
 	STORE("store.evicted", evicted),
 	STORE("store.evicted_bytes", evicted_bytes),
 	STORE("store.replaced", replaced),
+	STORE("store.index_bytes", index_bytes),
+	STORE("leases.limbo", limbo),
+	STORE("leases.limbo_bytes", limbo_bytes),
+	STORE("leases.spared", leased_spared),
+	STORE("leases.refused", leased_refused),
+	STORE("leases.most", leases_most),
 };
 
 static void pack_text(msgpack_packer *packer, const char *name, const char *text)
@@ -150,10 +156,12 @@ void kvb_stats_pack(struct kvb_server *server, msgpack_packer *packer)
 
 	kvb_store_get_stats(server->store, &store);
 	msgpack_pack_map(packer,
-		SERVER_FIELDS + KVB_ARRAY_SIZE(counter_fields) + KVB_ARRAY_SIZE(gauge_fields) +
+		SERVER_FIELDS + 1 + KVB_ARRAY_SIZE(counter_fields) + KVB_ARRAY_SIZE(gauge_fields) +
 			KVB_ARRAY_SIZE(store_fields));
 	pack_server(server, packer);
 	pack_fields(packer, store_fields, KVB_ARRAY_SIZE(store_fields), &store);
+	/* The slot, which is what the log calls it. */
+	pack_number(packer, "leases.most_session", (uint32_t)store.leases_session);
 	pack_fields(packer, gauge_fields, KVB_ARRAY_SIZE(gauge_fields), &server->gauges);
 	pack_fields(packer, counter_fields, KVB_ARRAY_SIZE(counter_fields), &server->counters);
 }

@@ -81,12 +81,16 @@ enum kvb_reason {
 	KVB_REASON_MAX
 };
 
+enum kvb_hello_flag {
+	KVB_HELLO_READER = 1u << 0, /**< asks for index, pool and lease cells */
+};
+
 /** HELLO: exactly 64 bytes. Unknown flags and non-zero reserved bytes are refused. */
 struct kvb_hello {
 	uint32_t magic; /**< KVB_MAGIC */
 	uint16_t abi;   /**< KVB_ABI_VERSION */
 	uint16_t type;  /**< KVB_DOOR_HELLO */
-	uint32_t flags; /**< 0 */
+	uint32_t flags; /**< enum kvb_hello_flag */
 	int32_t node;   /**< the client's NUMA node, or -1 when unknown */
 	char name[KVB_NAME_BYTES];
 	uint8_t reserved[16];
@@ -99,7 +103,16 @@ enum kvb_welcome_fd {
 	KVB_FD_LIFE = 1,    /**< memfd, read-only: struct kvb_life_page */
 	KVB_FD_KICK = 2,    /**< eventfd: the client writes, the server waits */
 	KVB_FD_BELL = 3,    /**< eventfd: the server writes, the client waits */
-	KVB_WELCOME_FDS = 4
+	KVB_WELCOME_FDS = 4,
+	/* With KVB_WELCOME_READER, also: */
+	KVB_FD_INDEX = 4,  /**< memfd, read-only: struct kvb_index_header and what follows */
+	KVB_FD_POOL = 5,   /**< memfd, read-only: payload */
+	KVB_FD_LEASES = 6, /**< memfd, read-write: struct kvb_lease_header and what follows */
+	KVB_WELCOME_READER_FDS = 7
+};
+
+enum kvb_welcome_flag {
+	KVB_WELCOME_READER = 1u << 0, /**< granted to those who asked and may read by themselves */
 };
 
 /** WELCOME: exactly 256 bytes. Offsets count from the start of the session segment. */
@@ -111,17 +124,17 @@ struct kvb_welcome {
 	uint8_t token[KVB_ID_BYTES];   /**< presented once in ATTACH on the control socket */
 	uint64_t session;              /**< slot in the low 32 bits, generation in the high */
 	uint32_t kind;                 /**< enum kvb_client_kind */
-	uint32_t flags;                /**< 0 */
+	uint32_t flags;                /**< enum kvb_welcome_flag */
 	uint64_t session_bytes;        /**< size of the session memfd */
 	uint64_t life_bytes;           /**< size of the life memfd */
 	uint32_t sq_entries;           /**< power of two */
-	uint32_t cq_entries;   /**< power of two; also the credit: most requests in flight */
-	uint64_t sq_offset;    /**< sq_entries times struct kvb_sqe */
-	uint64_t cq_offset;    /**< cq_entries times struct kvb_cqe */
-	uint64_t key_offset;   /**< sq_entries key cells of KVB_KEY_MAX bytes */
-	uint64_t lease_offset; /**< lease cells; 0 while there are none */
-	uint32_t lease_cells;  /**< how many */
-	uint32_t key_max;      /**< KVB_KEY_MAX */
+	uint32_t cq_entries;  /**< power of two; also the credit: most requests in flight */
+	uint64_t sq_offset;   /**< sq_entries times struct kvb_sqe */
+	uint64_t cq_offset;   /**< cq_entries times struct kvb_cqe */
+	uint64_t key_offset;  /**< sq_entries key cells of KVB_KEY_MAX bytes */
+	uint64_t lease_bytes; /**< size of the lease memfd; 0 without KVB_WELCOME_READER */
+	uint32_t lease_cells; /**< how many */
+	uint32_t key_max;     /**< KVB_KEY_MAX */
 	uint64_t staging_offset;
 	uint64_t staging_bytes;
 	uint32_t fragment_bytes; /**< most payload bytes one descriptor may carry */
@@ -130,7 +143,8 @@ struct kvb_welcome {
 	uint64_t open_max;       /**< most bytes in open PUT transfers of this session */
 	uint32_t transfer_timeout_ms;
 	uint32_t reserved0;
-	uint8_t reserved[88];
+	uint64_t index_bytes; /**< size of the index memfd; 0 without KVB_WELCOME_READER */
+	uint8_t reserved[80];
 };
 KVB_LAYOUT_ASSERT(sizeof(struct kvb_welcome) == 256, "WELCOME is 256 bytes");
 

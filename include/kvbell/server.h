@@ -80,8 +80,9 @@ struct kvb_server_options {
 	struct kvb_id_list trust_gids;
 	struct kvb_id_list allow_uids; /**< the same, and see payload in their own staging only */
 	struct kvb_id_list allow_gids;
-	int watchdog_signal; /**< 0: SIGRTMIN + 7 */
-	int cancel_fd;       /**< readable: kvb_server_start() gives up with -EINTR; -1: none */
+	uint32_t lease_cells; /**< objects that one client may hold for reading; 8 to 65536 */
+	int watchdog_signal;  /**< 0: SIGRTMIN + 7 */
+	int cancel_fd;        /**< readable: kvb_server_start() gives up with -EINTR; -1: none */
 	struct kvb_log log;
 };
 
