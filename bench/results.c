@@ -82,16 +82,28 @@ static double p50_of(const struct kvb_results *results, const char *name)
 	return result ? result->p50 : 0;
 }
 
-static json_t *pack_machine(void)
+/* null: anywhere. */
+static json_t *pack_cpus(const cpu_set_t *cpus)
+{
+	char text[256];
+
+	return cpus ? json_string(kvb_format_cpus(cpus, text, sizeof(text))) : json_null();
+}
+
+static json_t *pack_machine(const struct kvb_placement *placement)
 {
 	struct utsname name;
 
 	uname(&name);
-	return json_pack("{s:s, s:s, s:i, s:s}", "kernel", name.release, "architecture",
-		name.machine, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "kvbell", kvb_version());
+	return json_pack("{s:s, s:s, s:i, s:s, s:o, s:o, s:o}", "kernel", name.release,
+		"architecture", name.machine, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "kvbell",
+		kvb_version(), "server_cpus", pack_cpus(placement->server_cpus), "client_cpus",
+		pack_cpus(placement->client_cpus), "numa_node",
+		placement->node == KVB_NODE_ANY ? json_null() : json_integer(placement->node));
 }
 
-int kvb_results_print_json(const struct kvb_results *results, const char *suite)
+int kvb_results_print_json(
+	const struct kvb_results *results, const char *suite, const struct kvb_placement *placement)
 {
 	json_t *list = json_array();
 	json_t *all;
@@ -107,7 +119,7 @@ int kvb_results_print_json(const struct kvb_results *results, const char *suite)
 				"ratio", result->ratio));
 	}
 	all = json_pack("{s:i, s:s, s:o, s:{s:f, s:f, s:f, s:f, s:f}, s:o}", "schema", 1, "suite",
-		suite, "machine", pack_machine(), "limits", "memcpy_GBps",
+		suite, "machine", pack_machine(placement), "limits", "memcpy_GBps",
 		p50_of(results, "memcpy.32MiB"), "ntcopy_GBps", p50_of(results, "ntcopy.32MiB"),
 		"eventfd_rtt_us", p50_of(results, "eventfd.rtt"), "cacheline_rtt_us",
 		p50_of(results, "cacheline.rtt"), "zmq_rtt_us", p50_of(results, "zmq.rtt"),

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "bench/histogram.h"
+#include "bench/placement.h"
 
 #define KVB_RESULTS_MAX 128u
 
@@ -44,7 +45,8 @@ void kvb_results_add(struct kvb_results *results, const char *name,
 /* NULL when it was not measured. */
 const struct kvb_result *kvb_results_find(const struct kvb_results *results, const char *name);
 void kvb_results_print_head(void);
-/* The whole as JSON on stdout. 0; -errno. */
-int kvb_results_print_json(const struct kvb_results *results, const char *suite);
+/* The whole as JSON on stdout, with where it was measured. 0; -errno. */
+int kvb_results_print_json(const struct kvb_results *results, const char *suite,
+	const struct kvb_placement *placement);
 
 #endif /* KVB_BENCH_RESULTS_H */

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "shm/numa.h"
 #include "shm/util.h"
 #include "tests/process.h"
 
@@ -128,6 +129,7 @@ static void bad_usage_names_what_is_wrong(void **state)
 	static const char *const wrong[][2] = {
 		{"--server-cpus=1-", "\"1-\" is not a list of CPUs"},
 		{"--client-cpus=", "\"\" is not a list of CPUs"},
+		{"--numa-node=-1", "--numa-node: \"-1\" is not a number"},
 		{"--sizes=4KiB,,1MiB", "--sizes: \"4KiB,,1MiB\" is not a list of sizes"},
 		{"--sizes=1GiB", "--sizes: \"1GiB\" is not a list of sizes"},
 		{"--seconds=0", "--seconds: \"0\" is not a number"},
@@ -143,14 +145,45 @@ static void bad_usage_names_what_is_wrong(void **state)
 	}
 }
 
-/* A CPU that is not there: nothing is measured somewhere else instead. */
-static void a_pinning_that_cannot_be_is_an_error(void **state)
+/* CPUs and a node that are not there: nothing is measured somewhere else instead. */
+static void a_placement_that_cannot_be_is_an_error(void **state)
 {
-	static const char *const argv[] = {KVB_TEST_BENCH, "limits", "--client-cpus", "1000", NULL};
+	static const char *const wrong[][2] = {
+		{"--client-cpus=1000", "pinning the client"},
+		{"--server-cpus=1000", "a limit's server cannot be pinned"},
+		{"--numa-node=63", "memory cannot be bound to node 63"},
+	};
 
 	(void)state;
-	assert_int_equal(run(argv), 1);
-	assert_errors_have("pinning the client");
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(wrong); i++) {
+		const char *const argv[] = {KVB_TEST_BENCH, "limits", wrong[i][0], NULL};
+		assert_int_equal(run(argv), 1);
+		assert_errors_have(wrong[i][1]);
+	}
+}
+
+static void a_placement_is_kept_and_reported(void **state)
+{
+	static const char *const argv[] = {KVB_TEST_BENCH, "latency", "--json", "--seconds", "0.02",
+		"--sizes", "4KiB", "--server-cpus", "0", "--client-cpus", "0", "--numa-node", "0",
+		NULL};
+	struct kvb_numa numa;
+	json_t *all, *machine;
+
+	(void)state;
+	kvb_numa_probe(&numa);
+	if (!numa.available) {
+		assert_int_equal(run(argv), 1);
+		assert_errors_have("memory cannot be bound to node 0");
+		return;
+	}
+	assert_int_equal(run(argv), 0);
+	all = json_load_file(output, 0, NULL);
+	machine = json_object_get(all, "machine");
+	assert_string_equal(json_string_value(json_object_get(machine, "server_cpus")), "0");
+	assert_string_equal(json_string_value(json_object_get(machine, "client_cpus")), "0");
+	assert_true(number_of(machine, "numa_node") == 0);
+	json_decref(all);
 }
 
 int main(void)
@@ -160,7 +193,8 @@ int main(void)
 			every_figure_stands_beside_its_limit, setup, teardown),
 		cmocka_unit_test_setup_teardown(bad_usage_names_what_is_wrong, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			a_pinning_that_cannot_be_is_an_error, setup, teardown),
+			a_placement_that_cannot_be_is_an_error, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_placement_is_kept_and_reported, setup, teardown),
 	};
 
 	return cmocka_run_group_tests_name("bench", tests, NULL, NULL) ? 1 : 0;
