@@ -20,6 +20,7 @@
 #include "bench/results.h"
 #include "bench/server.h"
 #include "client/full.h"
+#include "client/terminal.h"
 #include "kvbell/kvbell.h"
 #include "shm/parse.h"
 #include "shm/util.h"
@@ -52,6 +53,10 @@ struct bench {
 	bool json;
 	const char *suite; /* NULL: all */
 	struct kvb_results results;
+
+	bool planning; /* nothing is measured, only counted */
+	unsigned planned, begun;
+	struct kvb_progress progress;
 
 	struct kvb_own_server server;
 	struct kvb_client *client;
@@ -187,9 +192,26 @@ static const char *size_name(uint64_t bytes, char *text, size_t size)
 	return text;
 }
 
+/*
+ * Before each measurement; false: there is none, only a plan. What is drawn here stays while it
+ * lasts, since drawing would disturb it.
+ */
+static bool begin(struct bench *bench, const char *name)
+{
+	if (bench->planning) {
+		bench->planned++;
+		return false;
+	}
+	if (bench->progress.enabled)
+		kvb_progress_draw(&bench->progress, bench->begun, bench->planned, name);
+	bench->begun++;
+	return true;
+}
+
 static void add(struct bench *bench, const char *name, const struct kvb_histogram *took_ns,
 	uint64_t bytes, const char *limit)
 {
+	kvb_progress_clear(&bench->progress);
 	kvb_results_add(&bench->results, name, took_ns, bytes, limit, bench->json);
 }
 
@@ -203,7 +225,10 @@ static int measure_round_trips(struct bench *bench)
 
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(limits); i++) {
 		struct kvb_histogram took_ns = {0};
-		int r = limits[i].fn(&bench->placement, bench->seconds, &took_ns);
+		int r;
+		if (!begin(bench, limits[i].name))
+			continue;
+		r = limits[i].fn(&bench->placement, bench->seconds, &took_ns);
 		if (r < 0)
 			return fail_machine(limits[i].name, r);
 		add(bench, limits[i].name, &took_ns, 0, NULL);
@@ -211,23 +236,28 @@ static int measure_round_trips(struct bench *bench)
 	return 0;
 }
 
-static int measure_copies(struct bench *bench, uint64_t bytes)
+static int measure_copy(
+	struct bench *bench, const char *kind, kvb_limit_copy_fn *fn, uint64_t bytes)
 {
-	struct kvb_histogram memcpy_ns = {0}, ntcopy_ns = {0};
+	struct kvb_histogram took_ns = {0};
 	char name[48], text[24];
 	int r;
 
-	size_name(bytes, text, sizeof(text));
-	r = kvb_limit_memcpy(&bench->placement, bytes, bench->seconds, &memcpy_ns);
-	if (r == 0)
-		r = kvb_limit_ntcopy(&bench->placement, bytes, bench->seconds, &ntcopy_ns);
+	snprintf(name, sizeof(name), "%s.%s", kind, size_name(bytes, text, sizeof(text)));
+	if (!begin(bench, name))
+		return 0;
+	r = fn(&bench->placement, bytes, bench->seconds, &took_ns);
 	if (r < 0)
-		return fail_machine("copying", r);
-	snprintf(name, sizeof(name), "memcpy.%s", text);
-	add(bench, name, &memcpy_ns, bytes, NULL);
-	snprintf(name, sizeof(name), "ntcopy.%s", text);
-	add(bench, name, &ntcopy_ns, bytes, NULL);
+		return fail_machine(name, r);
+	add(bench, name, &took_ns, bytes, NULL);
 	return 0;
+}
+
+static int measure_copies(struct bench *bench, uint64_t bytes)
+{
+	int r = measure_copy(bench, "memcpy", kvb_limit_memcpy, bytes);
+
+	return r < 0 ? r : measure_copy(bench, "ntcopy", kvb_limit_ntcopy, bytes);
 }
 
 static int measure_limits(struct bench *bench)
@@ -245,43 +275,34 @@ static int measure_limits(struct bench *bench)
 
 /* ----------------------------------------------------------------------------------- one server, one client */
 
-/* When all threads and pages are there. */
-static int check_placed(const struct bench *bench)
-{
-	const struct kvb_placement *placement = &bench->placement;
-	int r = kvb_check_cpus("server", bench->server.pid, placement->server_cpus);
-
-	if (r == 0)
-		r = kvb_check_cpus("client", getpid(), placement->client_cpus);
-	if (r == 0)
-		r = kvb_check_server_pages(bench->server.pid, placement->node);
-	return r < 0 ? fail_machine("reading the placement back", r) : 0;
-}
-
 static int open_pair(struct bench *bench, uint32_t spin_us)
 {
 	struct kvb_own_server_options server = {
 		.pool = "1GiB", .spin_us = spin_us, .cpus = bench->placement.server_cpus};
 	struct kvb_options options = KVB_OPTIONS_INIT;
 	struct kvb_progress silent = {0};
-	int r = kvb_own_server_start(&bench->server, &server);
+	int r;
 
+	if (bench->planning)
+		return 0;
+	r = kvb_own_server_start(&bench->server, &server);
 	if (r < 0)
 		return fail("starting a server", r);
 	options.dir = bench->server.dir;
 	options.name = "kvbell-bench";
 	options.spin_us = spin_us;
-	if (r == 0)
-		r = kvb_open(&options, &bench->client);
+	r = kvb_open(&options, &bench->client);
 	if (r == 0)
 		r = kvb_wait_full(bench->client, kvb_now_ns() + FULL_NS, &silent);
 	if (r < 0)
 		return fail("opening a client", r);
-	return check_placed(bench);
+	return kvb_check_placement(&bench->placement, bench->server.pid);
 }
 
 static void close_pair(struct bench *bench)
 {
+	if (bench->planning)
+		return;
 	kvb_close(bench->client);
 	bench->client = NULL;
 	(void)kvb_own_server_stop(&bench->server);
@@ -332,6 +353,8 @@ static int measure(
 	bool is_small = operation->bytes <= SMALL_BYTES;
 	uint64_t begin_ns = 0, now_ns = 0;
 
+	if (!begin(bench, name))
+		return 0;
 	/* The first rounds find pages and keys that are not there yet. */
 	for (unsigned turn = 0;
 		turn < 2 * KEYS || (double)(now_ns - begin_ns) < bench->seconds * 1e9; turn++) {
@@ -403,12 +426,15 @@ static int measure_zmq_put(struct bench *bench, uint64_t bytes)
 {
 	struct kvb_histogram took_ns = {0};
 	char name[48], limit[48], text[24];
-	int r = kvb_limit_zmq_put(&bench->placement, bytes, bench->seconds, &took_ns);
+	int r;
 
-	if (r < 0)
-		return fail_machine("payload by ZMQ", r);
 	size_name(bytes, text, sizeof(text));
 	snprintf(name, sizeof(name), "put.%s.zmq", text);
+	if (!begin(bench, name))
+		return 0;
+	r = kvb_limit_zmq_put(&bench->placement, bytes, bench->seconds, &took_ns);
+	if (r < 0)
+		return fail_machine(name, r);
 	snprintf(limit, sizeof(limit), "memcpy.%s", text);
 	add(bench, name, &took_ns, bytes, limit);
 	return 0;
@@ -455,7 +481,17 @@ static int make_payload(struct bench *bench)
 	memset(bench->payload, 0x5a, KEYS * bench->payload_max);
 	r = kvb_check_pages("the client's payload", bench->payload, KEYS * bench->payload_max,
 		bench->placement.node);
-	return r < 0 ? fail_machine("reading the placement back", r) : 0;
+	return r;
+}
+
+static int measure_suites(struct bench *bench)
+{
+	int r = measure_limits(bench);
+
+	if (r == 0 && (wanted(bench, "latency") || wanted(bench, "bandwidth")))
+		r = measure_kvbell(bench);
+	kvb_progress_clear(&bench->progress);
+	return r;
 }
 
 static int run(struct bench *bench)
@@ -466,11 +502,15 @@ static int run(struct bench *bench)
 		r = make_payload(bench);
 	if (r < 0)
 		return r;
-	if (!bench->json)
+	bench->planning = true;
+	r = measure_suites(bench);
+	bench->planning = false;
+	if (!bench->json) {
+		kvb_progress_init(&bench->progress, "kvbell-bench");
 		kvb_results_print_head();
-	r = measure_limits(bench);
-	if (r == 0 && (wanted(bench, "latency") || wanted(bench, "bandwidth")))
-		r = measure_kvbell(bench);
+	}
+	if (r == 0)
+		r = measure_suites(bench);
 	if (r == 0 && bench->json)
 		r = kvb_results_print_json(
 			&bench->results, bench->suite ? bench->suite : "all", &bench->placement);

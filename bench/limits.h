@@ -25,10 +25,9 @@ kvb_limit_fn kvb_limit_cacheline;
 kvb_limit_fn kvb_limit_zmq;
 
 /* `size` bytes between buffers that lie in no cache: memcpy of libc, or non-temporal stores. */
-int kvb_limit_memcpy(const struct kvb_placement *placement, size_t size, double seconds,
+typedef int kvb_limit_copy_fn(const struct kvb_placement *placement, size_t size, double seconds,
 	struct kvb_histogram *ret_took_ns);
-int kvb_limit_ntcopy(const struct kvb_placement *placement, size_t size, double seconds,
-	struct kvb_histogram *ret_took_ns);
+kvb_limit_copy_fn kvb_limit_memcpy, kvb_limit_ntcopy;
 /* `size` bytes of payload in a ZMQ message, copied out on the other side, and a word back. */
 int kvb_limit_zmq_put(const struct kvb_placement *placement, size_t size, double seconds,
 	struct kvb_histogram *ret_took_ns);

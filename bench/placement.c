@@ -98,6 +98,14 @@ int kvb_place_self(const struct kvb_placement *placement)
 
 /* -------------------------------------------------------------------------------------- reading back */
 
+static int unreadable(const char *what)
+{
+	int r = -errno;
+
+	fprintf(stderr, "kvbell-bench: reading back %s: %s\n", what, strerror(-r));
+	return r;
+}
+
 static int check_thread(const char *who, pid_t tid, const cpu_set_t *asked)
 {
 	char asked_text[128], got_text[128];
@@ -105,7 +113,7 @@ static int check_thread(const char *who, pid_t tid, const cpu_set_t *asked)
 
 	if (sched_getaffinity(tid, sizeof(got), &got) < 0)
 		/* A thread that has ended since it was listed runs nowhere wrong. */
-		return errno == ESRCH ? 0 : -errno;
+		return errno == ESRCH ? 0 : unreadable("an affinity");
 	if (CPU_EQUAL(&got, asked))
 		return 0;
 	fprintf(stderr, "kvbell-bench: the %s does not run on the CPUs asked for: %s, but %s\n",
@@ -126,7 +134,7 @@ int kvb_check_cpus(const char *who, pid_t pid, const cpu_set_t *asked)
 	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
 	tasks = opendir(path);
 	if (!tasks)
-		return -errno;
+		return unreadable(path);
 	while (r == 0 && (entry = readdir(tasks)))
 		if (entry->d_name[0] != '.')
 			r = check_thread(who, (pid_t)strtol(entry->d_name, NULL, 10), asked);
@@ -154,10 +162,12 @@ int kvb_check_pages(const char *what, const void *data, size_t size, int node)
 		for (; n < PAGES_AT_ONCE && at < end; at += page)
 			pages[n++] = (void *)at;
 		if (move_pages(0, n, pages, NULL, nodes, 0) < 0)
-			return -errno;
+			return unreadable("the nodes of pages");
 		for (unsigned i = 0; i < n; i++) {
-			if (nodes[i] < 0)
-				return nodes[i];
+			if (nodes[i] < 0) {
+				errno = -nodes[i];
+				return unreadable(what);
+			}
 			if (nodes[i] != node)
 				return wrong_node(what, node, nodes[i]);
 		}
@@ -180,7 +190,7 @@ static int check_mapping(const char *line, int node)
 	return 0;
 }
 
-int kvb_check_server_pages(pid_t pid, int node)
+static int check_server_pages(pid_t pid, int node)
 {
 	char path[32], *line = NULL;
 	size_t size = 0;
@@ -193,14 +203,21 @@ int kvb_check_server_pages(pid_t pid, int node)
 	maps = fopen(path, "re");
 	if (!maps) {
 		/* kvbelld is not dumpable, so only root may look; the policy it was born with stays. */
-		fprintf(stderr,
-			"kvbell-bench: the nodes of the server's memory cannot be read back: %s\n",
-			strerror(errno));
-		return errno == EACCES || errno == ENOENT ? 0 : -errno;
+		r = unreadable("the nodes of the server's memory");
+		return r == -EACCES || r == -ENOENT ? 0 : r;
 	}
 	while (r == 0 && getline(&line, &size, maps) >= 0)
 		r = check_mapping(line, node);
 	free(line);
 	fclose(maps);
 	return r;
+}
+
+int kvb_check_placement(const struct kvb_placement *placement, pid_t server)
+{
+	int r = kvb_check_cpus("server", server, placement->server_cpus);
+
+	if (r == 0)
+		r = kvb_check_cpus("client", getpid(), placement->client_cpus);
+	return r < 0 ? r : check_server_pages(server, placement->node);
 }

@@ -32,7 +32,8 @@ int kvb_place_self(const struct kvb_placement *placement);
 int kvb_check_cpus(const char *who, pid_t pid, const cpu_set_t *asked);
 /* Every page of touched memory lies on the node. 0; -errno. */
 int kvb_check_pages(const char *what, const void *data, size_t size, int node);
-/* The same of the memory that a server shares; says so where it may not look. 0; -errno. */
-int kvb_check_server_pages(pid_t pid, int node);
+/* This process and a server, all threads, and the memory that the server shares, unless it may not
+ * look. When all of them are there. 0; -errno. */
+int kvb_check_placement(const struct kvb_placement *placement, pid_t server);
 
 #endif /* KVB_BENCH_PLACEMENT_H */

@@ -35,6 +35,7 @@ void kvb_results_print_head(void)
 {
 	printf("%-24s %9s %10s %10s %10s %10s  %s\n", "name", "n", "p50", "p99", "p99.9", "max",
 		"beside its limit");
+	fflush(stdout);
 }
 
 static void print_line(const struct kvb_result *result)

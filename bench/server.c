@@ -88,6 +88,7 @@ int kvb_own_server_start(
 	int pipe_fds[2];
 	int r = options->program ? 0 : find_program(path, sizeof(path));
 
+	server->pid = 0;
 	if (r < 0)
 		return r;
 	snprintf(server->dir, sizeof(server->dir), "/tmp/kvbell-demo-XXXXXX");
@@ -107,6 +108,7 @@ int kvb_own_server_start(
 	close(pipe_fds[1]);
 	if (server->pid < 0) {
 		r = -errno;
+		server->pid = 0;
 		rmdir(server->dir);
 	} else {
 		r = wait_ready(server, pipe_fds[0]);
@@ -122,6 +124,9 @@ int kvb_own_server_stop(struct kvb_own_server *server)
 	char path[sizeof(server->dir) + 32];
 	int status = 0;
 
+	/* Not even started: 0 and -1 would reach far more than a server. */
+	if (server->pid <= 0)
+		return 0;
 	kill(server->pid, SIGTERM);
 	while (waitpid(server->pid, &status, 0) < 0 && errno == EINTR)
 		;
@@ -130,5 +135,6 @@ int kvb_own_server_stop(struct kvb_own_server *server)
 		unlink(path);
 	}
 	rmdir(server->dir);
+	server->pid = 0;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

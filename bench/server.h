@@ -29,7 +29,7 @@ struct kvb_own_server_options {
  * -EINTR kvb_leave_wanted(). */
 int kvb_own_server_start(
 	struct kvb_own_server *server, const struct kvb_own_server_options *options);
-/* Drains it and removes its directory. Its exit status; 128 + signal. */
+/* Drains it and removes its directory. Its exit status; 128 + signal; 0 it never started. */
 int kvb_own_server_stop(struct kvb_own_server *server);
 
 #endif /* KVB_BENCH_SERVER_H */

@@ -55,6 +55,14 @@ static void assert_errors_have(const char *text)
 	free(all);
 }
 
+static void assert_no_errors(void)
+{
+	char *all = process_read_file(errors);
+
+	assert_string_equal(all, "");
+	free(all);
+}
+
 static json_t *find(json_t *results, const char *name)
 {
 	size_t i;
@@ -145,6 +153,21 @@ static void bad_usage_names_what_is_wrong(void **state)
 	}
 }
 
+static void without_a_terminal_the_table_is_all_there_is(void **state)
+{
+	static const char *const argv[] = {
+		KVB_TEST_BENCH, "latency", "--seconds", "0.01", "--sizes", "4KiB", NULL};
+	char *table;
+
+	(void)state;
+	assert_int_equal(run(argv), 0);
+	assert_no_errors();
+	table = process_read_file(output);
+	assert_non_null(strstr(table, "\nping.ring.block "));
+	assert_null(strpbrk(table, "\r\033"));
+	free(table);
+}
+
 /* CPUs and a node that are not there: nothing is measured somewhere else instead. */
 static void a_placement_that_cannot_be_is_an_error(void **state)
 {
@@ -192,6 +215,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			every_figure_stands_beside_its_limit, setup, teardown),
 		cmocka_unit_test_setup_teardown(bad_usage_names_what_is_wrong, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			without_a_terminal_the_table_is_all_there_is, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			a_placement_that_cannot_be_is_an_error, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_placement_is_kept_and_reported, setup, teardown),
