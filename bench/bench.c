@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "bench/fairness.h"
 #include "bench/limits.h"
 #include "bench/placement.h"
 #include "bench/results.h"
@@ -122,6 +123,16 @@ static void parse_cpus_of(
 	*(is_server ? &bench->placement.server_cpus : &bench->placement.client_cpus) = set;
 }
 
+static bool is_suite(const char *text)
+{
+	static const char *const suites[] = {"limits", "latency", "bandwidth", "fairness"};
+
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(suites); i++)
+		if (strcmp(text, suites[i]) == 0)
+			return true;
+	return false;
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
 	struct bench *bench = state->input;
@@ -159,12 +170,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		bench->json = true;
 		return 0;
 	case ARGP_KEY_ARG:
-		if (state->arg_num > 0 ||
-			(strcmp(arg, "limits") != 0 && strcmp(arg, "latency") != 0 &&
-				strcmp(arg, "bandwidth") != 0))
+		if (state->arg_num > 0 || !is_suite(arg))
 			argp_error(state,
-				"\"%s\": give one of limits, latency, bandwidth; or nothing, "
-				"for all",
+				"\"%s\": give one of limits, latency, bandwidth, fairness; or "
+				"nothing, for all",
 				arg);
 		bench->suite = arg;
 		return 0;
@@ -466,6 +475,65 @@ static int measure_kvbell(struct bench *bench)
 	return r;
 }
 
+/* --------------------------------------------------------------------------------------------- fairness */
+
+/* What a small get may take beside a flood: another's fragment is being copied when it comes, and
+ * one more when its session's turn is over. */
+static double fairness_limit(
+	const struct kvb_result *idle, const struct kvb_result *copy, uint32_t fragment_bytes)
+{
+	return idle->p99 + 2 * (double)fragment_bytes / copy->p50 / 1000;
+}
+
+static int report_fairness(
+	struct bench *bench, const struct kvb_fairness *fairness, const char *suffix)
+{
+	const struct kvb_result *idle, *copy;
+	char name[48], text[24];
+
+	snprintf(name, sizeof(name), "memcpy.%s",
+		size_name(fairness->fragment_bytes, text, sizeof(text)));
+	if (!kvb_results_find(&bench->results, name)) {
+		struct kvb_histogram took_ns = {0};
+		int r = kvb_limit_memcpy(
+			&bench->placement, fairness->fragment_bytes, bench->seconds, &took_ns);
+		if (r < 0)
+			return fail_machine(name, r);
+		add(bench, name, &took_ns, fairness->fragment_bytes, NULL);
+	}
+	copy = kvb_results_find(&bench->results, name);
+	snprintf(name, sizeof(name), "fairness.put.64MiB%s", suffix);
+	add(bench, name, &fairness->flood_ns, KVB_FAIRNESS_FLOOD, NULL);
+	snprintf(name, sizeof(name), "fairness.get.4KiB.idle%s", suffix);
+	add(bench, name, &fairness->idle_ns, 0, NULL);
+	idle = kvb_results_find(&bench->results, name);
+	snprintf(name, sizeof(name), "fairness.get.4KiB.flooded%s", suffix);
+	if (idle && copy)
+		kvb_results_add_tail(&bench->results, name, &fairness->flooded_ns,
+			"idle + 2 fragments", fairness_limit(idle, copy, fairness->fragment_bytes),
+			bench->json);
+	return 0;
+}
+
+/* One worker shows the order of its queue; two show whether they stand in each other's way. */
+static int measure_fairness(struct bench *bench)
+{
+	static const char *const suffixes[] = {"", ".2workers"};
+
+	for (uint32_t i = 0; i < KVB_ARRAY_SIZE(suffixes); i++) {
+		struct kvb_fairness fairness;
+		int r;
+		if (!begin(bench, "fairness"))
+			continue;
+		r = kvb_fairness_measure(&bench->placement, i + 1, bench->seconds, &fairness);
+		if (r == 0)
+			r = report_fairness(bench, &fairness, suffixes[i]);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
 /* ------------------------------------------------------------------------------------------------- main */
 
 static int make_payload(struct bench *bench)
@@ -490,6 +558,8 @@ static int measure_suites(struct bench *bench)
 
 	if (r == 0 && (wanted(bench, "latency") || wanted(bench, "bandwidth")))
 		r = measure_kvbell(bench);
+	if (r == 0 && wanted(bench, "fairness"))
+		r = measure_fairness(bench);
 	kvb_progress_clear(&bench->progress);
 	return r;
 }
@@ -523,8 +593,8 @@ int main(int argc, char **argv)
 		"kvbell-bench - measures the machine's limits and kvbell beside them.\v"
 		"A limit and what is judged by it are measured in one run with one pinning; compare "
 		"ratios, not figures, between machines and runs.";
-	static const struct argp argp = {
-		option_table, parse_option, "[limits|latency|bandwidth]", doc, NULL, NULL, NULL};
+	static const struct argp argp = {option_table, parse_option,
+		"[limits|latency|bandwidth|fairness]", doc, NULL, NULL, NULL};
 	static struct bench bench = {.placement = {.node = KVB_NODE_ANY},
 		.spin_us = 1000,
 		.seconds = 1,

@@ -38,7 +38,7 @@ static int find_program(char *path, size_t size)
 static void run_server(const char *program, const char *dir,
 	const struct kvb_own_server_options *options, int ready_fd)
 {
-	char number[16], spin_us[16];
+	char number[16], spin_us[16], workers[16];
 	sigset_t none;
 
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -52,8 +52,11 @@ static void run_server(const char *program, const char *dir,
 	}
 	snprintf(number, sizeof(number), "%d", ready_fd);
 	snprintf(spin_us, sizeof(spin_us), "%u", options->spin_us);
+	snprintf(workers, sizeof(workers), "%u", options->workers);
+	/* The first NULL ends the list. */
 	execlp(program, program, "--dir", dir, "--pool", options->pool, "--spin-us", spin_us,
-		"--ready-fd", number, "--log-level", "warning", (char *)NULL);
+		"--ready-fd", number, "--log-level", "warning",
+		options->workers > 0 ? "--workers" : (char *)NULL, workers, (char *)NULL);
 	fprintf(stderr, "cannot start %s: %s\n", program, strerror(errno));
 	_exit(127);
 }

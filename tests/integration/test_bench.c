@@ -132,6 +132,46 @@ static void every_figure_stands_beside_its_limit(void **state)
 	json_decref(all);
 }
 
+static void check_fairness(json_t *results, const char *suffix)
+{
+	char name[48];
+	json_t *result;
+	double idle_p99;
+
+	snprintf(name, sizeof(name), "fairness.put.64MiB%s", suffix);
+	check_result(results, name, "GB/s", NULL);
+	snprintf(name, sizeof(name), "fairness.get.4KiB.idle%s", suffix);
+	check_result(results, name, "us", NULL);
+	result = find(results, name);
+	idle_p99 = number_of(result, "p99");
+	snprintf(name, sizeof(name), "fairness.get.4KiB.flooded%s", suffix);
+	check_result(results, name, "us", NULL);
+	result = find(results, name);
+	assert_string_equal(json_string_value(json_object_get(result, "judged")), "p99");
+	/* By two copies of a fragment. */
+	assert_true(number_of(result, "limit") > idle_p99);
+	assert_true(number_of(result, "ratio") ==
+		number_of(result, "p99") / number_of(result, "limit"));
+}
+
+static void a_flood_is_measured_beside_an_idle_neighbour(void **state)
+{
+	static const char *const argv[] = {
+		KVB_TEST_BENCH, "fairness", "--json", "--seconds", "0.05", "--sizes", "4KiB", NULL};
+	json_t *all, *results;
+
+	(void)state;
+	assert_int_equal(run(argv), 0);
+	assert_no_errors();
+	all = json_load_file(output, 0, NULL);
+	assert_non_null(all);
+	results = json_object_get(all, "results");
+	check_result(results, "memcpy.256KiB", "GB/s", NULL);
+	check_fairness(results, "");
+	check_fairness(results, ".2workers");
+	json_decref(all);
+}
+
 static void bad_usage_names_what_is_wrong(void **state)
 {
 	static const char *const wrong[][2] = {
@@ -142,7 +182,7 @@ static void bad_usage_names_what_is_wrong(void **state)
 		{"--sizes=1GiB", "--sizes: \"1GiB\" is not a list of sizes"},
 		{"--seconds=0", "--seconds: \"0\" is not a number"},
 		{"--spin-us=no", "--spin-us: \"no\" is not a number"},
-		{"throughput", "\"throughput\": give one of limits, latency, bandwidth"},
+		{"throughput", "\"throughput\": give one of limits, latency, bandwidth, fairness"},
 	};
 
 	(void)state;
@@ -214,6 +254,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
 			every_figure_stands_beside_its_limit, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_flood_is_measured_beside_an_idle_neighbour, setup, teardown),
 		cmocka_unit_test_setup_teardown(bad_usage_names_what_is_wrong, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			without_a_terminal_the_table_is_all_there_is, setup, teardown),
