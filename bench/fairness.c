@@ -215,7 +215,7 @@ static int measure_beside(const struct kvb_own_server *server,
 	struct kvb_options options = KVB_OPTIONS_INIT;
 	struct kvb_progress silent = {0};
 	struct kvb_client *client;
-	struct kvb_info info;
+	struct kvb_info info = {0};
 	int r;
 
 	options.dir = server->dir;
