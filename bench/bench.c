@@ -8,7 +8,6 @@
  */
 #include <argp.h>
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +15,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "bench/fairness.h"
 #include "bench/limits.h"
+#include "bench/placement.h"
 #include "bench/results.h"
 #include "bench/server.h"
 #include "client/full.h"
+#include "client/terminal.h"
 #include "kvbell/kvbell.h"
 #include "shm/parse.h"
 #include "shm/util.h"
@@ -32,11 +34,19 @@
 #define FULL_NS     (60 * KVB_NS_PER_S)
 
 enum { EXIT_USAGE = 2 };
-enum { OPT_SERVER_CPUS = 256, OPT_CLIENT_CPUS, OPT_SPIN, OPT_SECONDS, OPT_SIZES, OPT_JSON };
+enum {
+	OPT_SERVER_CPUS = 256,
+	OPT_CLIENT_CPUS,
+	OPT_NUMA_NODE,
+	OPT_SPIN,
+	OPT_SECONDS,
+	OPT_SIZES,
+	OPT_JSON
+};
 
 struct bench {
 	cpu_set_t server_cpus, client_cpus;
-	bool pin_server, pin_client;
+	struct kvb_placement placement;
 	uint32_t spin_us;
 	double seconds;
 	uint64_t sizes[SIZES_MAX];
@@ -44,6 +54,10 @@ struct bench {
 	bool json;
 	const char *suite; /* NULL: all */
 	struct kvb_results results;
+
+	bool planning; /* nothing is measured, only counted */
+	unsigned planned, begun;
+	struct kvb_progress progress;
 
 	struct kvb_own_server server;
 	struct kvb_client *client;
@@ -57,31 +71,14 @@ static int fail(const char *what, int r)
 	return r;
 }
 
-/* -------------------------------------------------------------------------------------- the command line */
-
-/* "0,2-3" */
-static bool parse_cpus(const char *text, cpu_set_t *ret_set)
+/* What the machine said, not kvbell. */
+static int fail_machine(const char *what, int r)
 {
-	CPU_ZERO(ret_set);
-	while (*text) {
-		char *end;
-		long first = strtol(text, &end, 10), last = first;
-		if (end == text)
-			return false;
-		if (*end == '-') {
-			text = end + 1;
-			last = strtol(text, &end, 10);
-			if (end == text)
-				return false;
-		}
-		if (first < 0 || last < first || last >= CPU_SETSIZE || (*end && *end != ','))
-			return false;
-		for (long cpu = first; cpu <= last; cpu++)
-			CPU_SET((size_t)cpu, ret_set);
-		text = *end ? end + 1 : end;
-	}
-	return CPU_COUNT(ret_set) > 0;
+	fprintf(stderr, "kvbell-bench: %s: %s\n", what, strerror(-r));
+	return r;
 }
+
+/* -------------------------------------------------------------------------------------- the command line */
 
 static bool parse_sizes(struct bench *bench, const char *list)
 {
@@ -107,6 +104,7 @@ static bool parse_sizes(struct bench *bench, const char *list)
 static const struct argp_option option_table[] = {
 	{"server-cpus", OPT_SERVER_CPUS, "LIST", 0, "Pin the server, such as 0,2-3", 0},
 	{"client-cpus", OPT_CLIENT_CPUS, "LIST", 0, "Pin the client", 0},
+	{"numa-node", OPT_NUMA_NODE, "N", 0, "Bind the memory of both to a node", 0},
 	{"spin-us", OPT_SPIN, "N", 0,
 		"Spinning of both sides, for the names that end in .spin (1000)", 0},
 	{"seconds", OPT_SECONDS, "N", 0, "Of each measurement (1)", 0},
@@ -114,6 +112,26 @@ static const struct argp_option option_table[] = {
 	{"json", OPT_JSON, NULL, 0, "For programs", 0},
 	{NULL, 0, NULL, 0, NULL, 0},
 };
+
+static void parse_cpus_of(
+	struct bench *bench, bool is_server, const char *arg, struct argp_state *state)
+{
+	cpu_set_t *set = is_server ? &bench->server_cpus : &bench->client_cpus;
+
+	if (!kvb_parse_cpus(arg, set))
+		argp_error(state, "\"%s\" is not a list of CPUs such as 0,2-3", arg);
+	*(is_server ? &bench->placement.server_cpus : &bench->placement.client_cpus) = set;
+}
+
+static bool is_suite(const char *text)
+{
+	static const char *const suites[] = {"limits", "latency", "bandwidth", "fairness"};
+
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(suites); i++)
+		if (strcmp(text, suites[i]) == 0)
+			return true;
+	return false;
+}
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
@@ -123,10 +141,13 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	switch (key) {
 	case OPT_SERVER_CPUS:
 	case OPT_CLIENT_CPUS:
-		if (!parse_cpus(arg,
-			    key == OPT_SERVER_CPUS ? &bench->server_cpus : &bench->client_cpus))
-			argp_error(state, "\"%s\" is not a list of CPUs such as 0,2-3", arg);
-		*(key == OPT_SERVER_CPUS ? &bench->pin_server : &bench->pin_client) = true;
+		parse_cpus_of(bench, key == OPT_SERVER_CPUS, arg, state);
+		return 0;
+	case OPT_NUMA_NODE:
+		if (kvb_parse_number(arg, 0, KVB_NODES_MAX - 1, &number) < 0)
+			argp_error(state, "--numa-node: \"%s\" is not a number from 0 to %d", arg,
+				KVB_NODES_MAX - 1);
+		bench->placement.node = (int)number;
 		return 0;
 	case OPT_SPIN:
 		if (kvb_parse_number(arg, 1, 1000000, &number) < 0)
@@ -149,12 +170,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		bench->json = true;
 		return 0;
 	case ARGP_KEY_ARG:
-		if (state->arg_num > 0 ||
-			(strcmp(arg, "limits") != 0 && strcmp(arg, "latency") != 0 &&
-				strcmp(arg, "bandwidth") != 0))
+		if (state->arg_num > 0 || !is_suite(arg))
 			argp_error(state,
-				"\"%s\": give one of limits, latency, bandwidth; or nothing, "
-				"for all",
+				"\"%s\": give one of limits, latency, bandwidth, fairness; or "
+				"nothing, for all",
 				arg);
 		bench->suite = arg;
 		return 0;
@@ -163,39 +182,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
-/* NULL: anywhere. */
-static const cpu_set_t *server_cpus(const struct bench *bench)
-{
-	return bench->pin_server ? &bench->server_cpus : NULL;
-}
-
 static bool wanted(const struct bench *bench, const char *suite)
 {
 	return !bench->suite || strcmp(bench->suite, suite) == 0;
-}
-
-/* ---------------------------------------------------------------------------------------------- pinning */
-
-/* What the kernel made of it: a container may narrow a set without an error. */
-static int check_pinned(const char *who, pid_t pid, const cpu_set_t *asked)
-{
-	cpu_set_t got;
-
-	if (sched_getaffinity(pid, sizeof(got), &got) < 0)
-		return fail("reading an affinity back", -errno);
-	if (CPU_EQUAL(&got, asked))
-		return 0;
-	fprintf(stderr, "kvbell-bench: the %s does not run on the CPUs asked for\n", who);
-	return -EINVAL;
-}
-
-static int pin_client(struct bench *bench)
-{
-	if (!bench->pin_client)
-		return 0;
-	if (sched_setaffinity(0, sizeof(bench->client_cpus), &bench->client_cpus) < 0)
-		return fail("pinning the client", -errno);
-	return check_pinned("client", 0, &bench->client_cpus);
 }
 
 /* ----------------------------------------------------------------------------------------------- limits */
@@ -212,9 +201,26 @@ static const char *size_name(uint64_t bytes, char *text, size_t size)
 	return text;
 }
 
+/*
+ * Before each measurement; false: there is none, only a plan. What is drawn here stays while it
+ * lasts, since drawing would disturb it.
+ */
+static bool begin(struct bench *bench, const char *name)
+{
+	if (bench->planning) {
+		bench->planned++;
+		return false;
+	}
+	if (bench->progress.enabled)
+		kvb_progress_draw(&bench->progress, bench->begun, bench->planned, name);
+	bench->begun++;
+	return true;
+}
+
 static void add(struct bench *bench, const char *name, const struct kvb_histogram *took_ns,
 	uint64_t bytes, const char *limit)
 {
+	kvb_progress_clear(&bench->progress);
 	kvb_results_add(&bench->results, name, took_ns, bytes, limit, bench->json);
 }
 
@@ -228,31 +234,39 @@ static int measure_round_trips(struct bench *bench)
 
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(limits); i++) {
 		struct kvb_histogram took_ns = {0};
-		int r = limits[i].fn(server_cpus(bench), bench->seconds, &took_ns);
+		int r;
+		if (!begin(bench, limits[i].name))
+			continue;
+		r = limits[i].fn(&bench->placement, bench->seconds, &took_ns);
 		if (r < 0)
-			return fail(limits[i].name, r);
+			return fail_machine(limits[i].name, r);
 		add(bench, limits[i].name, &took_ns, 0, NULL);
 	}
 	return 0;
 }
 
-static int measure_copies(struct bench *bench, uint64_t bytes)
+static int measure_copy(
+	struct bench *bench, const char *kind, kvb_limit_copy_fn *fn, uint64_t bytes)
 {
-	struct kvb_histogram memcpy_ns = {0}, ntcopy_ns = {0};
+	struct kvb_histogram took_ns = {0};
 	char name[48], text[24];
 	int r;
 
-	size_name(bytes, text, sizeof(text));
-	r = kvb_limit_memcpy(bytes, bench->seconds, &memcpy_ns);
-	if (r == 0)
-		r = kvb_limit_ntcopy(bytes, bench->seconds, &ntcopy_ns);
+	snprintf(name, sizeof(name), "%s.%s", kind, size_name(bytes, text, sizeof(text)));
+	if (!begin(bench, name))
+		return 0;
+	r = fn(&bench->placement, bytes, bench->seconds, &took_ns);
 	if (r < 0)
-		return fail("copying", r);
-	snprintf(name, sizeof(name), "memcpy.%s", text);
-	add(bench, name, &memcpy_ns, bytes, NULL);
-	snprintf(name, sizeof(name), "ntcopy.%s", text);
-	add(bench, name, &ntcopy_ns, bytes, NULL);
+		return fail_machine(name, r);
+	add(bench, name, &took_ns, bytes, NULL);
 	return 0;
+}
+
+static int measure_copies(struct bench *bench, uint64_t bytes)
+{
+	int r = measure_copy(bench, "memcpy", kvb_limit_memcpy, bytes);
+
+	return r < 0 ? r : measure_copy(bench, "ntcopy", kvb_limit_ntcopy, bytes);
 }
 
 static int measure_limits(struct bench *bench)
@@ -273,27 +287,31 @@ static int measure_limits(struct bench *bench)
 static int open_pair(struct bench *bench, uint32_t spin_us)
 {
 	struct kvb_own_server_options server = {
-		.pool = "1GiB", .spin_us = spin_us, .cpus = server_cpus(bench)};
+		.pool = "1GiB", .spin_us = spin_us, .cpus = bench->placement.server_cpus};
 	struct kvb_options options = KVB_OPTIONS_INIT;
 	struct kvb_progress silent = {0};
-	int r = kvb_own_server_start(&bench->server, &server);
+	int r;
 
+	if (bench->planning)
+		return 0;
+	r = kvb_own_server_start(&bench->server, &server);
 	if (r < 0)
 		return fail("starting a server", r);
-	if (bench->pin_server)
-		r = check_pinned("server", bench->server.pid, &bench->server_cpus);
 	options.dir = bench->server.dir;
 	options.name = "kvbell-bench";
 	options.spin_us = spin_us;
-	if (r == 0)
-		r = kvb_open(&options, &bench->client);
+	r = kvb_open(&options, &bench->client);
 	if (r == 0)
 		r = kvb_wait_full(bench->client, kvb_now_ns() + FULL_NS, &silent);
-	return r < 0 ? fail("opening a client", r) : 0;
+	if (r < 0)
+		return fail("opening a client", r);
+	return kvb_check_placement(&bench->placement, bench->server.pid);
 }
 
 static void close_pair(struct bench *bench)
 {
+	if (bench->planning)
+		return;
 	kvb_close(bench->client);
 	bench->client = NULL;
 	(void)kvb_own_server_stop(&bench->server);
@@ -344,6 +362,8 @@ static int measure(
 	bool is_small = operation->bytes <= SMALL_BYTES;
 	uint64_t begin_ns = 0, now_ns = 0;
 
+	if (!begin(bench, name))
+		return 0;
 	/* The first rounds find pages and keys that are not there yet. */
 	for (unsigned turn = 0;
 		turn < 2 * KEYS || (double)(now_ns - begin_ns) < bench->seconds * 1e9; turn++) {
@@ -415,12 +435,15 @@ static int measure_zmq_put(struct bench *bench, uint64_t bytes)
 {
 	struct kvb_histogram took_ns = {0};
 	char name[48], limit[48], text[24];
-	int r = kvb_limit_zmq_put(server_cpus(bench), bytes, bench->seconds, &took_ns);
+	int r;
 
-	if (r < 0)
-		return fail("payload by ZMQ", r);
 	size_name(bytes, text, sizeof(text));
 	snprintf(name, sizeof(name), "put.%s.zmq", text);
+	if (!begin(bench, name))
+		return 0;
+	r = kvb_limit_zmq_put(&bench->placement, bytes, bench->seconds, &took_ns);
+	if (r < 0)
+		return fail_machine(name, r);
 	snprintf(limit, sizeof(limit), "memcpy.%s", text);
 	add(bench, name, &took_ns, bytes, limit);
 	return 0;
@@ -452,35 +475,115 @@ static int measure_kvbell(struct bench *bench)
 	return r;
 }
 
+/* --------------------------------------------------------------------------------------------- fairness */
+
+/* What a small get may take beside a flood: another's fragment is being copied when it comes, and
+ * one more when its session's turn is over. */
+static double fairness_limit(
+	const struct kvb_result *idle, const struct kvb_result *copy, uint32_t fragment_bytes)
+{
+	return idle->p99 + 2 * (double)fragment_bytes / copy->p50 / 1000;
+}
+
+static int report_fairness(
+	struct bench *bench, const struct kvb_fairness *fairness, const char *suffix)
+{
+	const struct kvb_result *idle, *copy;
+	char name[48], text[24];
+
+	snprintf(name, sizeof(name), "memcpy.%s",
+		size_name(fairness->fragment_bytes, text, sizeof(text)));
+	if (!kvb_results_find(&bench->results, name)) {
+		struct kvb_histogram took_ns = {0};
+		int r = kvb_limit_memcpy(
+			&bench->placement, fairness->fragment_bytes, bench->seconds, &took_ns);
+		if (r < 0)
+			return fail_machine(name, r);
+		add(bench, name, &took_ns, fairness->fragment_bytes, NULL);
+	}
+	copy = kvb_results_find(&bench->results, name);
+	snprintf(name, sizeof(name), "fairness.put.64MiB%s", suffix);
+	add(bench, name, &fairness->flood_ns, KVB_FAIRNESS_FLOOD, NULL);
+	snprintf(name, sizeof(name), "fairness.get.4KiB.idle%s", suffix);
+	add(bench, name, &fairness->idle_ns, 0, NULL);
+	idle = kvb_results_find(&bench->results, name);
+	snprintf(name, sizeof(name), "fairness.get.4KiB.flooded%s", suffix);
+	if (idle && copy)
+		kvb_results_add_tail(&bench->results, name, &fairness->flooded_ns,
+			"idle + 2 fragments", fairness_limit(idle, copy, fairness->fragment_bytes),
+			bench->json);
+	return 0;
+}
+
+/* One worker shows the order of its queue; two show whether they stand in each other's way. */
+static int measure_fairness(struct bench *bench)
+{
+	static const char *const suffixes[] = {"", ".2workers"};
+
+	for (uint32_t i = 0; i < KVB_ARRAY_SIZE(suffixes); i++) {
+		struct kvb_fairness fairness;
+		int r;
+		if (!begin(bench, "fairness"))
+			continue;
+		r = kvb_fairness_measure(&bench->placement, i + 1, bench->seconds, &fairness);
+		if (r == 0)
+			r = report_fairness(bench, &fairness, suffixes[i]);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
 /* ------------------------------------------------------------------------------------------------- main */
 
 static int make_payload(struct bench *bench)
 {
+	int r;
+
 	for (unsigned i = 0; i < bench->n_sizes; i++)
 		bench->payload_max = kvb_max_u64(bench->payload_max, bench->sizes[i]);
 	bench->payload = mmap(NULL, KEYS * bench->payload_max, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (bench->payload == MAP_FAILED)
-		return fail("memory for payload", -errno);
+		return fail_machine("memory for payload", -errno);
 	memset(bench->payload, 0x5a, KEYS * bench->payload_max);
-	return 0;
+	r = kvb_check_pages("the client's payload", bench->payload, KEYS * bench->payload_max,
+		bench->placement.node);
+	return r;
+}
+
+static int measure_suites(struct bench *bench)
+{
+	int r = measure_limits(bench);
+
+	if (r == 0 && (wanted(bench, "latency") || wanted(bench, "bandwidth")))
+		r = measure_kvbell(bench);
+	if (r == 0 && wanted(bench, "fairness"))
+		r = measure_fairness(bench);
+	kvb_progress_clear(&bench->progress);
+	return r;
 }
 
 static int run(struct bench *bench)
 {
-	int r = pin_client(bench);
+	int r = kvb_place_self(&bench->placement);
 
 	if (r == 0)
 		r = make_payload(bench);
 	if (r < 0)
 		return r;
-	if (!bench->json)
+	bench->planning = true;
+	r = measure_suites(bench);
+	bench->planning = false;
+	if (!bench->json) {
+		kvb_progress_init(&bench->progress, "kvbell-bench");
 		kvb_results_print_head();
-	r = measure_limits(bench);
-	if (r == 0 && (wanted(bench, "latency") || wanted(bench, "bandwidth")))
-		r = measure_kvbell(bench);
+	}
+	if (r == 0)
+		r = measure_suites(bench);
 	if (r == 0 && bench->json)
-		r = kvb_results_print_json(&bench->results, bench->suite ? bench->suite : "all");
+		r = kvb_results_print_json(
+			&bench->results, bench->suite ? bench->suite : "all", &bench->placement);
 	return r;
 }
 
@@ -490,9 +593,10 @@ int main(int argc, char **argv)
 		"kvbell-bench - measures the machine's limits and kvbell beside them.\v"
 		"A limit and what is judged by it are measured in one run with one pinning; compare "
 		"ratios, not figures, between machines and runs.";
-	static const struct argp argp = {
-		option_table, parse_option, "[limits|latency|bandwidth]", doc, NULL, NULL, NULL};
-	static struct bench bench = {.spin_us = 1000,
+	static const struct argp argp = {option_table, parse_option,
+		"[limits|latency|bandwidth|fairness]", doc, NULL, NULL, NULL};
+	static struct bench bench = {.placement = {.node = KVB_NODE_ANY},
+		.spin_us = 1000,
 		.seconds = 1,
 		.sizes = {4 * KVB_KIB, 64 * KVB_KIB, KVB_MIB, 8 * KVB_MIB, 32 * KVB_MIB},
 		.n_sizes = 5};

@@ -27,7 +27,7 @@
 /* So many buffers on each side that none is in a cache when its turn comes again. */
 #define COLD_BYTES (512 * KVB_MIB)
 
-/* Shared by both server_cpus: nothing here lies on a line with something of the other side. */
+/* Shared by both sides: nothing here lies on a line with something of the other side. */
 struct shared {
 	_Alignas(128) uint32_t request;
 	_Alignas(128) uint32_t reply;
@@ -61,26 +61,47 @@ static void shared_free(struct shared *shared)
 	munmap(shared, sizeof(*shared));
 }
 
-static pid_t start_side(const cpu_set_t *server_cpus, side_fn *fn, struct shared *shared)
+/* Forks the other side, which says on reply_fd whether it could be pinned. 0; -errno. */
+static int start_side(const cpu_set_t *cpus, side_fn *fn, struct shared *shared, pid_t *ret_pid)
 {
+	eventfd_t errno_plus_1;
 	pid_t pid = fork();
 
-	if (pid != 0)
-		return pid;
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (server_cpus && sched_setaffinity(0, sizeof(*server_cpus), server_cpus) < 0)
-		_exit(1);
-	fn(shared);
-	_exit(0);
+	if (pid < 0)
+		return -errno;
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (cpus && sched_setaffinity(0, sizeof(*cpus), cpus) < 0) {
+			(void)eventfd_write(shared->reply_fd, (eventfd_t)errno + 1);
+			_exit(1);
+		}
+		(void)eventfd_write(shared->reply_fd, 1);
+		fn(shared);
+		_exit(0);
+	}
+	*ret_pid = pid;
+	if (eventfd_read(shared->reply_fd, &errno_plus_1) < 0)
+		return -errno;
+	if (errno_plus_1 != 1)
+		fprintf(stderr, "kvbell-bench: a limit's server cannot be pinned\n");
+	return 1 - (int)errno_plus_1;
 }
 
 /* Goes there and back with `once` for `seconds`. */
-static int round_trips(const cpu_set_t *server_cpus, struct shared *shared, side_fn *server,
-	int (*once)(void *arg), void *arg, double seconds, struct kvb_histogram *took_ns)
+static int round_trips(const struct kvb_placement *placement, struct shared *shared,
+	side_fn *server, int (*once)(void *arg), void *arg, double seconds,
+	struct kvb_histogram *took_ns)
 {
-	pid_t pid = start_side(server_cpus, server, shared);
-	uint64_t begin_ns = kvb_now_ns(), now_ns = begin_ns;
-	int r = pid < 0 ? -errno : once(arg);
+	pid_t pid = -1;
+	int r = start_side(placement->server_cpus, server, shared, &pid);
+	uint64_t begin_ns, now_ns;
+
+	if (r == 0)
+		r = once(arg);
+	/* Now its threads are there, if it has any. */
+	if (r == 0)
+		r = kvb_check_cpus("limit's server", pid, placement->server_cpus);
+	begin_ns = now_ns = kvb_now_ns();
 
 	while (r == 0 && (double)(now_ns - begin_ns) < seconds * 1e9) {
 		uint64_t sent_ns = kvb_now_ns();
@@ -117,7 +138,7 @@ static int eventfd_once(void *arg)
 }
 
 int kvb_limit_eventfd(
-	const cpu_set_t *server_cpus, double seconds, struct kvb_histogram *ret_took_ns)
+	const struct kvb_placement *placement, double seconds, struct kvb_histogram *ret_took_ns)
 {
 	struct shared *shared = shared_new();
 	int r;
@@ -125,7 +146,7 @@ int kvb_limit_eventfd(
 	if (!shared)
 		return -ENOMEM;
 	r = round_trips(
-		server_cpus, shared, eventfd_server, eventfd_once, shared, seconds, ret_took_ns);
+		placement, shared, eventfd_server, eventfd_once, shared, seconds, ret_took_ns);
 	shared_free(shared);
 	return r;
 }
@@ -153,15 +174,15 @@ static int cacheline_once(void *arg)
 }
 
 int kvb_limit_cacheline(
-	const cpu_set_t *server_cpus, double seconds, struct kvb_histogram *ret_took_ns)
+	const struct kvb_placement *placement, double seconds, struct kvb_histogram *ret_took_ns)
 {
 	struct shared *shared = shared_new();
 	int r;
 
 	if (!shared)
 		return -ENOMEM;
-	r = round_trips(server_cpus, shared, cacheline_server, cacheline_once, shared, seconds,
-		ret_took_ns);
+	r = round_trips(
+		placement, shared, cacheline_server, cacheline_once, shared, seconds, ret_took_ns);
 	shared_free(shared);
 	return r;
 }
@@ -230,18 +251,24 @@ static int zmq_once(void *arg)
 		: 0;
 }
 
-int kvb_limit_zmq_put(const cpu_set_t *server_cpus, size_t size, double seconds,
+int kvb_limit_zmq_put(const struct kvb_placement *placement, size_t size, double seconds,
 	struct kvb_histogram *ret_took_ns)
 {
 	struct shared *shared = shared_new();
-	struct zmq_client client = {.payload = calloc(1, size), .size = size};
+	struct zmq_client client = {.payload = malloc(size), .size = size};
 	int r = -ENOMEM;
 
-	if (shared && client.payload) {
+	if (client.payload) {
+		memset(client.payload, 1, size);
+		r = kvb_check_pages("a limit's memory", client.payload, size, placement->node);
+	}
+	if (!shared)
+		r = -ENOMEM;
+	if (r == 0) {
 		shared->size = size;
 		client.endpoint = shared->endpoint;
 		r = round_trips(
-			server_cpus, shared, zmq_server, zmq_once, &client, seconds, ret_took_ns);
+			placement, shared, zmq_server, zmq_once, &client, seconds, ret_took_ns);
 		zmq_client_close(&client);
 	}
 	if (shared)
@@ -250,9 +277,10 @@ int kvb_limit_zmq_put(const cpu_set_t *server_cpus, size_t size, double seconds,
 	return r;
 }
 
-int kvb_limit_zmq(const cpu_set_t *server_cpus, double seconds, struct kvb_histogram *ret_took_ns)
+int kvb_limit_zmq(
+	const struct kvb_placement *placement, double seconds, struct kvb_histogram *ret_took_ns)
 {
-	return kvb_limit_zmq_put(server_cpus, MESSAGE, seconds, ret_took_ns);
+	return kvb_limit_zmq_put(placement, MESSAGE, seconds, ret_took_ns);
 }
 
 /* -------------------------------------------------------------------------------------------- copies */
@@ -268,35 +296,41 @@ static void streaming_copy(void *to, const void *from, size_t size)
 	kvb_copy_cold(to, from, size, UINT64_MAX);
 }
 
-static int copy_cold(void (*copy)(void *to, const void *from, size_t size), size_t size,
-	double seconds, struct kvb_histogram *took_ns)
+static int copy_cold(const struct kvb_placement *placement,
+	void (*copy)(void *to, const void *from, size_t size), size_t size, double seconds,
+	struct kvb_histogram *took_ns)
 {
 	size_t count = kvb_max_u64(COLD_BYTES / 2 / size, 1);
 	uint8_t *from = mmap(
 		NULL, 2 * count * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	uint8_t *to = from + count * size;
 	uint64_t begin_ns, now_ns;
+	int r;
 
 	if (from == MAP_FAILED)
 		return -errno;
 	memset(from, 1, 2 * count * size);
+	r = kvb_check_pages("a limit's memory", from, 2 * count * size, placement->node);
 	begin_ns = now_ns = kvb_now_ns();
-	for (size_t i = 0; (double)(now_ns - begin_ns) < seconds * 1e9; i = (i + 1) % count) {
+	for (size_t i = 0; r == 0 && (double)(now_ns - begin_ns) < seconds * 1e9;
+		i = (i + 1) % count) {
 		uint64_t started_ns = kvb_now_ns();
 		copy(to + i * size, from + i * size, size);
 		now_ns = kvb_now_ns();
 		kvb_histogram_add(took_ns, now_ns - started_ns);
 	}
 	munmap(from, 2 * count * size);
-	return 0;
+	return r;
 }
 
-int kvb_limit_memcpy(size_t size, double seconds, struct kvb_histogram *ret_took_ns)
+int kvb_limit_memcpy(const struct kvb_placement *placement, size_t size, double seconds,
+	struct kvb_histogram *ret_took_ns)
 {
-	return copy_cold(plain_copy, size, seconds, ret_took_ns);
+	return copy_cold(placement, plain_copy, size, seconds, ret_took_ns);
 }
 
-int kvb_limit_ntcopy(size_t size, double seconds, struct kvb_histogram *ret_took_ns)
+int kvb_limit_ntcopy(const struct kvb_placement *placement, size_t size, double seconds,
+	struct kvb_histogram *ret_took_ns)
 {
-	return copy_cold(streaming_copy, size, seconds, ret_took_ns);
+	return copy_cold(placement, streaming_copy, size, seconds, ret_took_ns);
 }

@@ -6,16 +6,16 @@
 #ifndef KVB_BENCH_LIMITS_H
 #define KVB_BENCH_LIMITS_H
 
-#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "bench/histogram.h"
+#include "bench/placement.h"
 
-/* Round trips between this process and one that runs on `server_cpus` (NULL: anywhere). Each
+/* Round trips between this process and one placed like a server. Each
  * fills in a histogram of nanoseconds for `seconds`. 0; -errno. */
 typedef int kvb_limit_fn(
-	const cpu_set_t *server_cpus, double seconds, struct kvb_histogram *ret_took_ns);
+	const struct kvb_placement *placement, double seconds, struct kvb_histogram *ret_took_ns);
 
 /* A blocking write and read of eventfds, there and back between two processes. */
 kvb_limit_fn kvb_limit_eventfd;
@@ -25,10 +25,11 @@ kvb_limit_fn kvb_limit_cacheline;
 kvb_limit_fn kvb_limit_zmq;
 
 /* `size` bytes between buffers that lie in no cache: memcpy of libc, or non-temporal stores. */
-int kvb_limit_memcpy(size_t size, double seconds, struct kvb_histogram *ret_took_ns);
-int kvb_limit_ntcopy(size_t size, double seconds, struct kvb_histogram *ret_took_ns);
+typedef int kvb_limit_copy_fn(const struct kvb_placement *placement, size_t size, double seconds,
+	struct kvb_histogram *ret_took_ns);
+kvb_limit_copy_fn kvb_limit_memcpy, kvb_limit_ntcopy;
 /* `size` bytes of payload in a ZMQ message, copied out on the other side, and a word back. */
-int kvb_limit_zmq_put(const cpu_set_t *server_cpus, size_t size, double seconds,
+int kvb_limit_zmq_put(const struct kvb_placement *placement, size_t size, double seconds,
 	struct kvb_histogram *ret_took_ns);
 
 #endif /* KVB_BENCH_LIMITS_H */

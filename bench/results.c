@@ -35,6 +35,7 @@ void kvb_results_print_head(void)
 {
 	printf("%-24s %9s %10s %10s %10s %10s  %s\n", "name", "n", "p50", "p99", "p99.9", "max",
 		"beside its limit");
+	fflush(stdout);
 }
 
 static void print_line(const struct kvb_result *result)
@@ -45,19 +46,20 @@ static void print_line(const struct kvb_result *result)
 		(unsigned long long)result->n, result->p50, result->p99, result->p999, result->max,
 		unit);
 	if (result->limit_name[0])
-		printf("  %.2f of %s (%.2f)", result->ratio, result->limit_name, result->limit);
+		printf("  %s%.2f of %s (%.2f)", result->tail ? "p99 " : "", result->ratio,
+			result->limit_name, result->limit);
 	printf("\n");
 	fflush(stdout);
 }
 
-void kvb_results_add(struct kvb_results *results, const char *name,
-	const struct kvb_histogram *took_ns, uint64_t bytes, const char *limit, bool quiet)
+/* NULL: there is no room, or nothing was measured. */
+static struct kvb_result *append(struct kvb_results *results, const char *name,
+	const struct kvb_histogram *took_ns, uint64_t bytes)
 {
 	struct kvb_result *result = &results->of[results->count];
-	const struct kvb_result *beside = limit ? kvb_results_find(results, limit) : NULL;
 
 	if (results->count == KVB_RESULTS_MAX || took_ns->count == 0)
-		return;
+		return NULL;
 	*result = (struct kvb_result){.unit = bytes > 0 ? KVB_UNIT_GBPS : KVB_UNIT_US,
 		.n = took_ns->count,
 		.p50 = value_at(took_ns, 0.5, bytes),
@@ -65,12 +67,38 @@ void kvb_results_add(struct kvb_results *results, const char *name,
 		.p999 = value_at(took_ns, 0.999, bytes),
 		.max = value_at(took_ns, 1, bytes)};
 	snprintf(result->name, sizeof(result->name), "%s", name);
-	if (beside) {
-		snprintf(result->limit_name, sizeof(result->limit_name), "%s", limit);
-		result->limit = beside->p50;
-		result->ratio = result->p50 / beside->p50;
-	}
 	results->count++;
+	return result;
+}
+
+static void judge(struct kvb_result *result, const char *limit_name, double limit, bool tail)
+{
+	snprintf(result->limit_name, sizeof(result->limit_name), "%s", limit_name);
+	result->tail = tail;
+	result->limit = limit;
+	result->ratio = (tail ? result->p99 : result->p50) / limit;
+}
+
+void kvb_results_add(struct kvb_results *results, const char *name,
+	const struct kvb_histogram *took_ns, uint64_t bytes, const char *limit, bool quiet)
+{
+	const struct kvb_result *beside = limit ? kvb_results_find(results, limit) : NULL;
+	struct kvb_result *result = append(results, name, took_ns, bytes);
+
+	if (result && beside)
+		judge(result, limit, beside->p50, false);
+	if (result && !quiet)
+		print_line(result);
+}
+
+void kvb_results_add_tail(struct kvb_results *results, const char *name,
+	const struct kvb_histogram *took_ns, const char *limit_name, double limit, bool quiet)
+{
+	struct kvb_result *result = append(results, name, took_ns, 0);
+
+	if (!result)
+		return;
+	judge(result, limit_name, limit, true);
 	if (!quiet)
 		print_line(result);
 }
@@ -82,16 +110,28 @@ static double p50_of(const struct kvb_results *results, const char *name)
 	return result ? result->p50 : 0;
 }
 
-static json_t *pack_machine(void)
+/* null: anywhere. */
+static json_t *pack_cpus(const cpu_set_t *cpus)
+{
+	char text[256];
+
+	return cpus ? json_string(kvb_format_cpus(cpus, text, sizeof(text))) : json_null();
+}
+
+static json_t *pack_machine(const struct kvb_placement *placement)
 {
 	struct utsname name;
 
 	uname(&name);
-	return json_pack("{s:s, s:s, s:i, s:s}", "kernel", name.release, "architecture",
-		name.machine, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "kvbell", kvb_version());
+	return json_pack("{s:s, s:s, s:i, s:s, s:o, s:o, s:o}", "kernel", name.release,
+		"architecture", name.machine, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "kvbell",
+		kvb_version(), "server_cpus", pack_cpus(placement->server_cpus), "client_cpus",
+		pack_cpus(placement->client_cpus), "numa_node",
+		placement->node == KVB_NODE_ANY ? json_null() : json_integer(placement->node));
 }
 
-int kvb_results_print_json(const struct kvb_results *results, const char *suite)
+int kvb_results_print_json(
+	const struct kvb_results *results, const char *suite, const struct kvb_placement *placement)
 {
 	json_t *list = json_array();
 	json_t *all;
@@ -100,14 +140,15 @@ int kvb_results_print_json(const struct kvb_results *results, const char *suite)
 	for (unsigned i = 0; i < results->count; i++) {
 		const struct kvb_result *result = &results->of[i];
 		json_array_append_new(list,
-			json_pack("{s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "name",
+			json_pack("{s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:s, s:f, s:f}", "name",
 				result->name, "unit", result->unit == KVB_UNIT_US ? "us" : "GB/s",
 				"n", (json_int_t)result->n, "p50", result->p50, "p99", result->p99,
-				"p999", result->p999, "max", result->max, "limit", result->limit,
-				"ratio", result->ratio));
+				"p999", result->p999, "max", result->max, "judged",
+				result->tail ? "p99" : "p50", "limit", result->limit, "ratio",
+				result->ratio));
 	}
 	all = json_pack("{s:i, s:s, s:o, s:{s:f, s:f, s:f, s:f, s:f}, s:o}", "schema", 1, "suite",
-		suite, "machine", pack_machine(), "limits", "memcpy_GBps",
+		suite, "machine", pack_machine(placement), "limits", "memcpy_GBps",
 		p50_of(results, "memcpy.32MiB"), "ntcopy_GBps", p50_of(results, "ntcopy.32MiB"),
 		"eventfd_rtt_us", p50_of(results, "eventfd.rtt"), "cacheline_rtt_us",
 		p50_of(results, "cacheline.rtt"), "zmq_rtt_us", p50_of(results, "zmq.rtt"),

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "bench/histogram.h"
+#include "bench/placement.h"
 
 #define KVB_RESULTS_MAX 128u
 
@@ -26,7 +27,8 @@ struct kvb_result {
 	 * stays below. */
 	double p50, p99, p999, max;
 	char limit_name[48]; /* "" it is a limit itself */
-	double limit, ratio; /* ours to the limit, p50 both: times for US, share for GB/s */
+	bool tail;           /* p99 is judged, and not p50 */
+	double limit, ratio; /* ours to the limit: times for US, share for GB/s */
 };
 
 struct kvb_results {
@@ -41,10 +43,14 @@ struct kvb_results {
  */
 void kvb_results_add(struct kvb_results *results, const char *name,
 	const struct kvb_histogram *took_ns, uint64_t bytes, const char *limit, bool quiet);
+/* The same, of microseconds, with a limit that is a figure of its own: what p99 is to stay below. */
+void kvb_results_add_tail(struct kvb_results *results, const char *name,
+	const struct kvb_histogram *took_ns, const char *limit_name, double limit, bool quiet);
 /* NULL when it was not measured. */
 const struct kvb_result *kvb_results_find(const struct kvb_results *results, const char *name);
 void kvb_results_print_head(void);
-/* The whole as JSON on stdout. 0; -errno. */
-int kvb_results_print_json(const struct kvb_results *results, const char *suite);
+/* The whole as JSON on stdout, with where it was measured. 0; -errno. */
+int kvb_results_print_json(const struct kvb_results *results, const char *suite,
+	const struct kvb_placement *placement);
 
 #endif /* KVB_BENCH_RESULTS_H */

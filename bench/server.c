@@ -38,7 +38,7 @@ static int find_program(char *path, size_t size)
 static void run_server(const char *program, const char *dir,
 	const struct kvb_own_server_options *options, int ready_fd)
 {
-	char number[16], spin_us[16];
+	char number[16], spin_us[16], workers[16];
 	sigset_t none;
 
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -52,8 +52,11 @@ static void run_server(const char *program, const char *dir,
 	}
 	snprintf(number, sizeof(number), "%d", ready_fd);
 	snprintf(spin_us, sizeof(spin_us), "%u", options->spin_us);
+	snprintf(workers, sizeof(workers), "%u", options->workers);
+	/* The first NULL ends the list. */
 	execlp(program, program, "--dir", dir, "--pool", options->pool, "--spin-us", spin_us,
-		"--ready-fd", number, "--log-level", "warning", (char *)NULL);
+		"--ready-fd", number, "--log-level", "warning",
+		options->workers > 0 ? "--workers" : (char *)NULL, workers, (char *)NULL);
 	fprintf(stderr, "cannot start %s: %s\n", program, strerror(errno));
 	_exit(127);
 }
@@ -88,6 +91,7 @@ int kvb_own_server_start(
 	int pipe_fds[2];
 	int r = options->program ? 0 : find_program(path, sizeof(path));
 
+	server->pid = 0;
 	if (r < 0)
 		return r;
 	snprintf(server->dir, sizeof(server->dir), "/tmp/kvbell-demo-XXXXXX");
@@ -107,6 +111,7 @@ int kvb_own_server_start(
 	close(pipe_fds[1]);
 	if (server->pid < 0) {
 		r = -errno;
+		server->pid = 0;
 		rmdir(server->dir);
 	} else {
 		r = wait_ready(server, pipe_fds[0]);
@@ -122,6 +127,9 @@ int kvb_own_server_stop(struct kvb_own_server *server)
 	char path[sizeof(server->dir) + 32];
 	int status = 0;
 
+	/* Not even started: 0 and -1 would reach far more than a server. */
+	if (server->pid <= 0)
+		return 0;
 	kill(server->pid, SIGTERM);
 	while (waitpid(server->pid, &status, 0) < 0 && errno == EINTR)
 		;
@@ -130,5 +138,6 @@ int kvb_own_server_stop(struct kvb_own_server *server)
 		unlink(path);
 	}
 	rmdir(server->dir);
+	server->pid = 0;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

@@ -22,6 +22,7 @@ struct kvb_own_server_options {
 	const char *program;   /* NULL: the kvbelld of this build */
 	const char *pool;      /* as for --pool */
 	uint32_t spin_us;      /* as for --spin-us */
+	uint32_t workers;      /* as for --workers; 0: its own choice */
 	const cpu_set_t *cpus; /* where it may run; NULL: as the caller */
 };
 
@@ -29,7 +30,7 @@ struct kvb_own_server_options {
  * -EINTR kvb_leave_wanted(). */
 int kvb_own_server_start(
 	struct kvb_own_server *server, const struct kvb_own_server_options *options);
-/* Drains it and removes its directory. Its exit status; 128 + signal. */
+/* Drains it and removes its directory. Its exit status; 128 + signal; 0 it never started. */
 int kvb_own_server_stop(struct kvb_own_server *server);
 
 #endif /* KVB_BENCH_SERVER_H */

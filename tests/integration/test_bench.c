@@ -15,6 +15,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "shm/numa.h"
 #include "shm/util.h"
 #include "tests/process.h"
 
@@ -51,6 +52,14 @@ static void assert_errors_have(const char *text)
 	char *all = process_read_file(errors);
 
 	assert_non_null(strstr(all, text));
+	free(all);
+}
+
+static void assert_no_errors(void)
+{
+	char *all = process_read_file(errors);
+
+	assert_string_equal(all, "");
 	free(all);
 }
 
@@ -123,16 +132,57 @@ static void every_figure_stands_beside_its_limit(void **state)
 	json_decref(all);
 }
 
+static void check_fairness(json_t *results, const char *suffix)
+{
+	char name[48];
+	json_t *result;
+	double idle_p99;
+
+	snprintf(name, sizeof(name), "fairness.put.64MiB%s", suffix);
+	check_result(results, name, "GB/s", NULL);
+	snprintf(name, sizeof(name), "fairness.get.4KiB.idle%s", suffix);
+	check_result(results, name, "us", NULL);
+	result = find(results, name);
+	idle_p99 = number_of(result, "p99");
+	snprintf(name, sizeof(name), "fairness.get.4KiB.flooded%s", suffix);
+	check_result(results, name, "us", NULL);
+	result = find(results, name);
+	assert_string_equal(json_string_value(json_object_get(result, "judged")), "p99");
+	/* By two copies of a fragment. */
+	assert_true(number_of(result, "limit") > idle_p99);
+	assert_true(number_of(result, "ratio") ==
+		number_of(result, "p99") / number_of(result, "limit"));
+}
+
+static void a_flood_is_measured_beside_an_idle_neighbour(void **state)
+{
+	static const char *const argv[] = {
+		KVB_TEST_BENCH, "fairness", "--json", "--seconds", "0.05", "--sizes", "4KiB", NULL};
+	json_t *all, *results;
+
+	(void)state;
+	assert_int_equal(run(argv), 0);
+	assert_no_errors();
+	all = json_load_file(output, 0, NULL);
+	assert_non_null(all);
+	results = json_object_get(all, "results");
+	check_result(results, "memcpy.256KiB", "GB/s", NULL);
+	check_fairness(results, "");
+	check_fairness(results, ".2workers");
+	json_decref(all);
+}
+
 static void bad_usage_names_what_is_wrong(void **state)
 {
 	static const char *const wrong[][2] = {
 		{"--server-cpus=1-", "\"1-\" is not a list of CPUs"},
 		{"--client-cpus=", "\"\" is not a list of CPUs"},
+		{"--numa-node=-1", "--numa-node: \"-1\" is not a number"},
 		{"--sizes=4KiB,,1MiB", "--sizes: \"4KiB,,1MiB\" is not a list of sizes"},
 		{"--sizes=1GiB", "--sizes: \"1GiB\" is not a list of sizes"},
 		{"--seconds=0", "--seconds: \"0\" is not a number"},
 		{"--spin-us=no", "--spin-us: \"no\" is not a number"},
-		{"throughput", "\"throughput\": give one of limits, latency, bandwidth"},
+		{"throughput", "\"throughput\": give one of limits, latency, bandwidth, fairness"},
 	};
 
 	(void)state;
@@ -143,14 +193,60 @@ static void bad_usage_names_what_is_wrong(void **state)
 	}
 }
 
-/* A CPU that is not there: nothing is measured somewhere else instead. */
-static void a_pinning_that_cannot_be_is_an_error(void **state)
+static void without_a_terminal_the_table_is_all_there_is(void **state)
 {
-	static const char *const argv[] = {KVB_TEST_BENCH, "limits", "--client-cpus", "1000", NULL};
+	static const char *const argv[] = {
+		KVB_TEST_BENCH, "latency", "--seconds", "0.01", "--sizes", "4KiB", NULL};
+	char *table;
 
 	(void)state;
-	assert_int_equal(run(argv), 1);
-	assert_errors_have("pinning the client");
+	assert_int_equal(run(argv), 0);
+	assert_no_errors();
+	table = process_read_file(output);
+	assert_non_null(strstr(table, "\nping.ring.block "));
+	assert_null(strpbrk(table, "\r\033"));
+	free(table);
+}
+
+/* CPUs and a node that are not there: nothing is measured somewhere else instead. */
+static void a_placement_that_cannot_be_is_an_error(void **state)
+{
+	static const char *const wrong[][2] = {
+		{"--client-cpus=1000", "pinning the client"},
+		{"--server-cpus=1000", "a limit's server cannot be pinned"},
+		{"--numa-node=63", "memory cannot be bound to node 63"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(wrong); i++) {
+		const char *const argv[] = {KVB_TEST_BENCH, "limits", wrong[i][0], NULL};
+		assert_int_equal(run(argv), 1);
+		assert_errors_have(wrong[i][1]);
+	}
+}
+
+static void a_placement_is_kept_and_reported(void **state)
+{
+	static const char *const argv[] = {KVB_TEST_BENCH, "latency", "--json", "--seconds", "0.02",
+		"--sizes", "4KiB", "--server-cpus", "0", "--client-cpus", "0", "--numa-node", "0",
+		NULL};
+	struct kvb_numa numa;
+	json_t *all, *machine;
+
+	(void)state;
+	kvb_numa_probe(&numa);
+	if (!numa.available) {
+		assert_int_equal(run(argv), 1);
+		assert_errors_have("memory cannot be bound to node 0");
+		return;
+	}
+	assert_int_equal(run(argv), 0);
+	all = json_load_file(output, 0, NULL);
+	machine = json_object_get(all, "machine");
+	assert_string_equal(json_string_value(json_object_get(machine, "server_cpus")), "0");
+	assert_string_equal(json_string_value(json_object_get(machine, "client_cpus")), "0");
+	assert_true(number_of(machine, "numa_node") == 0);
+	json_decref(all);
 }
 
 int main(void)
@@ -158,9 +254,14 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
 			every_figure_stands_beside_its_limit, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_flood_is_measured_beside_an_idle_neighbour, setup, teardown),
 		cmocka_unit_test_setup_teardown(bad_usage_names_what_is_wrong, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			a_pinning_that_cannot_be_is_an_error, setup, teardown),
+			without_a_terminal_the_table_is_all_there_is, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_placement_that_cannot_be_is_an_error, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_placement_is_kept_and_reported, setup, teardown),
 	};
 
 	return cmocka_run_group_tests_name("bench", tests, NULL, NULL) ? 1 : 0;
