@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_bells.c - two processes that sleep and ring each other without a re-check, and a session
+ * that kicks beside three which flood.
+ *
+ * The server is a forked child in the first tests, embedded in the last one. The client is the main
+ * thread and made of bare protocol; it sleeps in poll with no timeout, so a wake that is lost hangs
+ * it, and the alarm fails the test. A wake that the server loses is found by its tick and counted.
+ *
+ *   KVB_TEST_ITEMS   requests in each of the first tests (./dev stress: 10^8)
+ *   KVB_TEST_KICKS, KVB_TEST_PAUSE_MS   kicks of the last test, and the pause between them
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/server.h"
+#include "shm/atomic.h"
+#include "shm/bell.h"
+#include "shm/threads.h"
+#include "shm/util.h"
+#include "tests/embedded.h"
+#include "tests/process.h"
+#include "tests/raw.h"
+
+#define ITEMS        (400000 / TEST_SLOWER)
+#define WINDOW       16u /* most requests in flight */
+#define HANG_S       (30 * TEST_SLOWER)
+#define ALARM_ITEMS  4096u /* between two looks at the clock */
+#define KICKS        50u
+#define PAUSE_MS     100u
+#define FLOODS       3u
+#define FLOOD_LENGTH (64 * KVB_KIB)
+
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+	const char *text = getenv(name);
+
+	return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static uint32_t next_random(uint64_t *seed)
+{
+	*seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
+	return (uint32_t)(*seed >> 33);
+}
+
+static void hangs(int signal)
+{
+	static const char text[] = "nothing moves: a wake was lost\n";
+
+	(void)signal;
+	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+	_exit(1);
+}
+
+/* --------------------------------------------------------------------------- a server of its own */
+
+struct service {
+	pid_t pid;
+	uint32_t spin_us;
+	int up[2];   /* the child's directory, once its door is open */
+	int down[2]; /* its end: the child stops */
+	char dir[64];
+};
+
+/* The child, which must not assert. */
+static int serve(void *arg)
+{
+	struct service *service = arg;
+	struct kvb_server_options config;
+	struct embedded embedded;
+	char byte;
+
+	close(service->up[0]);
+	close(service->down[1]);
+	embedded_config(&config);
+	config.spin_us = service->spin_us;
+	config.log.level = KVB_LOG_WARN;
+	if (embedded_make(&embedded, &config) < 0)
+		return 1;
+	/* One request a visit: the session goes through the run queue, and may change its worker,
+	 * after each. */
+	embedded.server->visit_requests = 1;
+	if (kvb_server_start(embedded.server) < 0 ||
+		write(service->up[1], embedded.dir, sizeof(embedded.dir)) != sizeof(embedded.dir))
+		return 1;
+	(void)!read(service->down[0], &byte, 1);
+	return embedded_stop(&embedded) < 0 ? 1 : 0;
+}
+
+static void service_start(struct service *service, uint32_t spin_us)
+{
+	service->spin_us = spin_us;
+	assert_int_equal(pipe(service->up), 0);
+	assert_int_equal(pipe(service->down), 0);
+	service->pid = process_fork(serve, service);
+	assert_true(service->pid > 0);
+	close(service->up[1]);
+	close(service->down[0]);
+	assert_int_equal(
+		read(service->up[0], service->dir, sizeof(service->dir)), sizeof(service->dir));
+}
+
+static void service_stop(struct service *service)
+{
+	close(service->down[1]);
+	close(service->up[0]);
+	assert_int_equal(process_wait(service->pid, 20000), 0);
+}
+
+/* ---------------------------------------------------------------------------- one bell each way */
+
+struct client {
+	struct raw_client raw;
+	uint64_t seed;
+	uint64_t sent, done;
+	uint64_t slept;
+};
+
+/* Any moment between two steps, so that the other side falls asleep at any moment of ours. */
+static void dawdle(struct client *client)
+{
+	uint32_t random = next_random(&client->seed);
+	uint32_t loops = random >> 8;
+
+	if (random % 16384 == 0)
+		usleep(loops % 64);
+	else if (random % 256 == 0)
+		sched_yield();
+	else if (random % 4 == 0)
+		for (uint32_t i = loops % (random % 64 < 4 ? 8192 : 256); i > 0; i--)
+			__asm__ volatile("");
+}
+
+static int submit(struct client *client, uint32_t n)
+{
+	while (n-- > 0) {
+		const struct kvb_sqe nop = {.op = KVB_OP_NOP, .user_data = client->sent};
+		int r = raw_submit(&client->raw, &nop, NULL);
+		if (r < 0)
+			return r;
+		client->sent++;
+		dawdle(client);
+	}
+	return 0;
+}
+
+/* Sleeps until it is rung, unless something came meanwhile. */
+static int sleep_on_bell(struct client *client)
+{
+	struct pollfd pfd = {.fd = client->raw.fds[KVB_FD_BELL], .events = POLLIN};
+	uint32_t *sleeping = &client->raw.sq.header->cq_sleeping;
+
+	kvb_bell_arm(sleeping);
+	if (kvb_cq_empty(&client->raw.cq)) {
+		client->slept++;
+		if (poll(&pfd, 1, -1) != 1)
+			return -errno;
+		(void)kvb_bell_clear(pfd.fd);
+	}
+	kvb_bell_disarm(sleeping);
+	return 0;
+}
+
+static int complete(struct client *client, uint32_t n)
+{
+	struct kvb_cqe cqe;
+
+	while (n > 0) {
+		int r = kvb_cq_take(&client->raw.cq, &cqe);
+		if (r == 0)
+			r = sleep_on_bell(client);
+		else if (r > 0 && (cqe.user_data != client->done || cqe.result != 0))
+			r = -EBADMSG;
+		else if (r > 0)
+			client->done++, n--;
+		if (r < 0)
+			return r;
+		dawdle(client);
+	}
+	return 0;
+}
+
+/* Some more are sent, some of those in flight awaited. */
+static int run(struct client *client, uint64_t items)
+{
+	uint64_t alarm_at = 0;
+	int r = 0;
+
+	while (client->done < items && r == 0) {
+		uint64_t flying = client->sent - client->done;
+		uint64_t more = kvb_min_u64(WINDOW - flying, items - client->sent);
+		if (client->done >= alarm_at) {
+			alarm(HANG_S);
+			alarm_at = client->done + ALARM_ITEMS;
+		}
+		r = submit(client, next_random(&client->seed) % (uint32_t)(more + 1));
+		flying = client->sent - client->done;
+		if (r == 0)
+			r = complete(client, next_random(&client->seed) % (uint32_t)(flying + 1));
+	}
+	return r;
+}
+
+static uint64_t stat_of(struct raw_client *raw, const char *name)
+{
+	uint64_t value = 0;
+
+	assert_int_equal(raw_stat(raw, name, &value), 0);
+	return value;
+}
+
+static void ring_each_other(uint32_t spin_us)
+{
+	uint64_t items = setting("KVB_TEST_ITEMS", ITEMS);
+	struct client client = {.seed = spin_us + 1};
+	struct service service;
+	uint64_t begin_ns, rung, kicks;
+
+	service_start(&service, spin_us);
+	assert_int_equal(raw_attach(&client.raw, service.dir), 0);
+	begin_ns = kvb_now_ns();
+	assert_int_equal(run(&client, items), 0);
+	alarm(0);
+	rung = stat_of(&client.raw, "bells.rung");
+	kicks = stat_of(&client.raw, "workers.kicks");
+	print_message("spin %u us: %llu items in %.1f s, %llu sleeps, %llu rings, %llu kicks\n",
+		spin_us, (unsigned long long)items, (double)(kvb_now_ns() - begin_ns) / 1e9,
+		(unsigned long long)client.slept, (unsigned long long)rung,
+		(unsigned long long)kicks);
+	assert_int_equal(client.sent, items);
+	assert_int_equal(stat_of(&client.raw, "ops.nops"), items);
+	assert_int_equal(stat_of(&client.raw, "bells.missed_wakes"), 0);
+	/* Both must have slept and been woken, or it proves nothing. */
+	assert_true(rung > items / 100);
+	assert_true(kicks > items / 1000);
+	raw_drop(&client.raw);
+	service_stop(&service);
+}
+
+static void two_processes_never_miss_each_other(void **state)
+{
+	(void)state;
+	ring_each_other(0);
+}
+
+static void nor_when_the_server_spins(void **state)
+{
+	(void)state;
+	ring_each_other(3);
+}
+
+int main(void)
+{
+	const struct sigaction action = {.sa_handler = hangs};
+	const struct CMUnitTest tests[] = {
+		/* First those that fork, while this process has no threads. */
+		cmocka_unit_test(two_processes_never_miss_each_other),
+		cmocka_unit_test(nor_when_the_server_spins),
+	};
+
+	sigaction(SIGALRM, &action, NULL);
+	return cmocka_run_group_tests_name("bells", tests, NULL, NULL) ? 1 : 0;
+}
