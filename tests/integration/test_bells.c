@@ -263,6 +263,146 @@ static void nor_when_the_server_spins(void **state)
 	ring_each_other(3);
 }
 
+/* ------------------------------------------------------------------------ one kick beside floods */
+
+/* What may be served between a kick and its request: each worker's visits between two harvests
+ * (server/worker.c), then the visits queued before, and those that were under way. */
+#define WORKERS            2u
+#define HARVEST_VISITS     8u
+#define FOREIGN_MAX(visit) ((WORKERS * HARVEST_VISITS + FLOODS + WORKERS) * (visit))
+
+struct flooder {
+	pthread_t thread;
+	struct raw_client raw;
+	struct kvb_sqe sqe;
+	char key[8];
+	const uint32_t *stop; /* atomic */
+	int error;
+};
+
+/* Keeps its queue full. */
+static void *flood(void *arg)
+{
+	struct flooder *flooder = arg;
+	struct kvb_cqe cqe;
+	uint32_t flying = 0;
+	int r = 0;
+
+	while (r == 0 && !kvb_load_acquire(flooder->stop)) {
+		for (; r == 0 && flying < flooder->raw.welcome.cq_entries; flying++)
+			r = raw_submit(&flooder->raw, &flooder->sqe, flooder->key);
+		if (r == 0)
+			r = raw_complete(&flooder->raw, &cqe);
+		if (r == 0)
+			r = cqe.result;
+		for (flying--; kvb_cq_take(&flooder->raw.cq, &cqe) == 1;)
+			flying--;
+	}
+	flooder->error = r;
+	return NULL;
+}
+
+static int compare(const void *a, const void *b)
+{
+	uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+
+	return (left > right) - (left < right);
+}
+
+/* Kicks now and then, and notes the time until the answer is seen. How many requests of the others
+ * were served before it, the answer itself tells: it is the server's statistics at that moment. */
+static void kick_beside(const struct embedded *embedded, const uint64_t *served, const char *name,
+	uint64_t *times_ns, uint64_t *foreign, uint64_t kicks)
+{
+	uint64_t pause_ms = setting("KVB_TEST_PAUSE_MS", PAUSE_MS);
+	struct raw_client raw;
+
+	assert_int_equal(raw_attach(&raw, embedded->dir), 0);
+	for (uint64_t i = 0; i < kicks; i++) {
+		uint64_t begin_ns, before;
+		poll(NULL, 0, (int)pause_ms);
+		begin_ns = kvb_now_ns();
+		before = kvb_load_relaxed(served);
+		foreign[i] = stat_of(&raw, name) - before;
+		times_ns[i] = kvb_now_ns() - begin_ns;
+	}
+	raw_drop(&raw);
+	qsort(times_ns, kicks, sizeof(*times_ns), compare);
+	qsort(foreign, kicks, sizeof(*foreign), compare);
+}
+
+static void start_floods(struct flooder *flooders, const struct embedded *embedded,
+	const struct kvb_sqe *sqe, const uint32_t *stop)
+{
+	for (unsigned i = 0; i < FLOODS; i++) {
+		struct flooder *flooder = &flooders[i];
+		*flooder = (struct flooder){.sqe = *sqe, .stop = stop};
+		snprintf(flooder->key, sizeof(flooder->key), "flood-%u", i);
+		assert_int_equal(raw_attach(&flooder->raw, embedded->dir), 0);
+		assert_int_equal(kvb_thread_start(&flooder->thread, "flooder", flood, flooder), 0);
+	}
+}
+
+static void stop_floods(struct flooder *flooders, uint32_t *stop)
+{
+	kvb_store_release(stop, 1u);
+	for (unsigned i = 0; i < FLOODS; i++)
+		pthread_join(flooders[i].thread, NULL);
+	for (unsigned i = 0; i < FLOODS; i++) {
+		assert_int_equal(flooders[i].error, 0);
+		raw_drop(&flooders[i].raw);
+	}
+}
+
+static void check_kicks(const struct kvb_sqe *sqe, size_t counter, const char *name)
+{
+	uint64_t kicks = setting("KVB_TEST_KICKS", KICKS);
+	uint64_t *times_ns = calloc(kicks, sizeof(*times_ns));
+	uint64_t *foreign = calloc(kicks, sizeof(*foreign));
+	const uint64_t *served;
+	struct kvb_server_options config;
+	struct flooder flooders[FLOODS];
+	struct embedded embedded;
+	uint32_t stop = 0;
+
+	assert_true(kicks > 0 && times_ns && foreign);
+	embedded_config(&config);
+	config.workers = WORKERS;
+	assert_int_equal(embedded_start(&embedded, &config), 0);
+	start_floods(flooders, &embedded, sqe, &stop);
+	served = (const uint64_t *)((const char *)&embedded.server->counters + counter);
+	kick_beside(&embedded, served, name, times_ns, foreign, kicks);
+	stop_floods(flooders, &stop);
+	print_message("%llu kicks beside %s: median %llu us, worst %llu us; "
+		      "requests before it: median %llu, most %llu\n",
+		(unsigned long long)kicks, name, (unsigned long long)times_ns[kicks / 2] / 1000,
+		(unsigned long long)times_ns[kicks - 1] / 1000,
+		(unsigned long long)foreign[kicks / 2], (unsigned long long)foreign[kicks - 1]);
+	/* Not of each kick: the scheduler may take a worker's core away just when it has one in
+	 * hand. For the same reason no time is judged. */
+	assert_in_range(foreign[kicks / 2], 0, FOREIGN_MAX(embedded.server->visit_requests));
+	/* Nor does a flood that trickles prove anything. */
+	assert_true(kvb_load_relaxed(served) > 100 * kicks);
+	assert_int_equal(kvb_load_relaxed(&embedded.server->counters.missed_wakes), 0);
+	assert_int_equal(embedded_stop(&embedded), 0);
+	free(times_ns);
+	free(foreign);
+}
+
+static void floods_do_not_hide_a_kick(void **state)
+{
+	const struct kvb_sqe nop = {.op = KVB_OP_NOP};
+	const struct kvb_sqe put = {.op = KVB_OP_PUT,
+		.flags = KVB_SQE_OPEN,
+		.key_len = sizeof("flood-0") - 1,
+		.total = FLOOD_LENGTH,
+		.length = FLOOD_LENGTH};
+
+	(void)state;
+	check_kicks(&nop, offsetof(struct kvb_counters, nops), "ops.nops");
+	check_kicks(&put, offsetof(struct kvb_counters, puts), "ops.puts");
+}
+
 int main(void)
 {
 	const struct sigaction action = {.sa_handler = hangs};
@@ -270,6 +410,7 @@ int main(void)
 		/* First those that fork, while this process has no threads. */
 		cmocka_unit_test(two_processes_never_miss_each_other),
 		cmocka_unit_test(nor_when_the_server_spins),
+		cmocka_unit_test(floods_do_not_hide_a_kick),
 	};
 
 	sigaction(SIGALRM, &action, NULL);
