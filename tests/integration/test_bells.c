@@ -24,6 +24,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "server/server.h"
@@ -39,6 +40,8 @@
 #define WINDOW       16u /* most requests in flight */
 #define HANG_S       (30 * TEST_SLOWER)
 #define ALARM_ITEMS  4096u /* between two looks at the clock */
+#define PARTS        64u
+#define NAP_NS       20000
 #define KICKS        50u
 #define PAUSE_MS     100u
 #define FLOODS       3u
@@ -71,17 +74,71 @@ static void hangs(int signal)
 struct service {
 	pid_t pid;
 	uint32_t spin_us;
+	bool jolts;
 	int up[2];   /* the child's directory, once its door is open */
 	int down[2]; /* its end: the child stops */
 	char dir[64];
 };
+
+/* What the scheduler does to a worker now and then: it stops wherever it is. */
+static void nap(int signal)
+{
+	const struct timespec pause = {.tv_nsec = NAP_NS};
+	int saved = errno;
+
+	(void)signal;
+	nanosleep(&pause, NULL);
+	errno = saved;
+}
+
+struct jolter {
+	struct kvb_server *server;
+	pthread_t thread;
+	uint32_t stop; /* atomic */
+};
+
+/* Sends workers that serve to a nap, by the watchdog's signal, the only one that they take. */
+static void *jolt(void *arg)
+{
+	struct jolter *jolter = arg;
+	const struct kvb_workers *workers = &jolter->server->workers;
+	uint64_t seed = 1;
+
+	while (!kvb_load_acquire(&jolter->stop)) {
+		const struct kvb_group *group =
+			&workers->groups[next_random(&seed) % workers->n_groups];
+		const struct kvb_worker *worker =
+			&group->workers[next_random(&seed) % group->n_workers];
+		usleep(next_random(&seed) % 64);
+		if (kvb_load_relaxed(&worker->ringer.busy))
+			pthread_kill(worker->thread, jolter->server->watchdog.signal);
+	}
+	return NULL;
+}
+
+static int jolt_start(struct jolter *jolter, struct kvb_server *server)
+{
+	const struct sigaction action = {.sa_handler = nap};
+
+	jolter->server = server;
+	if (sigaction(server->watchdog.signal, &action, NULL) < 0)
+		return -errno;
+	return kvb_thread_start(&jolter->thread, "jolter", jolt, jolter);
+}
+
+static void jolt_stop(struct jolter *jolter)
+{
+	kvb_store_release(&jolter->stop, 1u);
+	pthread_join(jolter->thread, NULL);
+}
 
 /* The child, which must not assert. */
 static int serve(void *arg)
 {
 	struct service *service = arg;
 	struct kvb_server_options config;
-	struct embedded embedded;
+	struct jolter jolter = {0};
+	static struct embedded embedded;
 	char byte;
 
 	close(service->up[0]);
@@ -95,15 +152,17 @@ static int serve(void *arg)
 	 * after each. */
 	embedded.server->visit_requests = 1;
 	if (kvb_server_start(embedded.server) < 0 ||
+		(service->jolts && jolt_start(&jolter, embedded.server) < 0) ||
 		write(service->up[1], embedded.dir, sizeof(embedded.dir)) != sizeof(embedded.dir))
 		return 1;
 	(void)!read(service->down[0], &byte, 1);
+	if (service->jolts)
+		jolt_stop(&jolter);
 	return embedded_stop(&embedded) < 0 ? 1 : 0;
 }
 
-static void service_start(struct service *service, uint32_t spin_us)
+static void service_start(struct service *service)
 {
-	service->spin_us = spin_us;
 	assert_int_equal(pipe(service->up), 0);
 	assert_int_equal(pipe(service->down), 0);
 	service->pid = process_fork(serve, service);
@@ -223,17 +282,20 @@ static uint64_t stat_of(struct raw_client *raw, const char *name)
 	return value;
 }
 
-static void ring_each_other(uint32_t spin_us)
+static void ring_each_other(uint32_t spin_us, bool jolts, uint64_t items)
 {
-	uint64_t items = setting("KVB_TEST_ITEMS", ITEMS);
+	struct service service = {.spin_us = spin_us, .jolts = jolts};
 	struct client client = {.seed = spin_us + 1};
-	struct service service;
 	uint64_t begin_ns, rung, kicks;
 
-	service_start(&service, spin_us);
+	service_start(&service);
 	assert_int_equal(raw_attach(&client.raw, service.dir), 0);
 	begin_ns = kvb_now_ns();
-	assert_int_equal(run(&client, items), 0);
+	for (uint64_t part = 1; part <= PARTS; part++) {
+		assert_int_equal(run(&client, items * part / PARTS), 0);
+		/* Early, since each costs a second. */
+		assert_int_equal(stat_of(&client.raw, "bells.missed_wakes"), 0);
+	}
 	alarm(0);
 	rung = stat_of(&client.raw, "bells.rung");
 	kicks = stat_of(&client.raw, "workers.kicks");
@@ -243,7 +305,6 @@ static void ring_each_other(uint32_t spin_us)
 		(unsigned long long)kicks);
 	assert_int_equal(client.sent, items);
 	assert_int_equal(stat_of(&client.raw, "ops.nops"), items);
-	assert_int_equal(stat_of(&client.raw, "bells.missed_wakes"), 0);
 	/* Both must have slept and been woken, or it proves nothing. */
 	assert_true(rung > items / 100);
 	assert_true(kicks > items / 1000);
@@ -254,13 +315,21 @@ static void ring_each_other(uint32_t spin_us)
 static void two_processes_never_miss_each_other(void **state)
 {
 	(void)state;
-	ring_each_other(0);
+	ring_each_other(0, false, setting("KVB_TEST_ITEMS", ITEMS));
 }
 
 static void nor_when_the_server_spins(void **state)
 {
 	(void)state;
-	ring_each_other(3);
+	ring_each_other(3, false, setting("KVB_TEST_ITEMS", ITEMS));
+}
+
+/* Kicks come, and are taken by the other worker, while one is between its last look and leaving
+ * the session. */
+static void nor_when_workers_stop_anywhere(void **state)
+{
+	(void)state;
+	ring_each_other(0, true, setting("KVB_TEST_ITEMS", ITEMS) / 4);
 }
 
 /* ------------------------------------------------------------------------ one kick beside floods */
@@ -362,7 +431,7 @@ static void check_kicks(const struct kvb_sqe *sqe, size_t counter, const char *n
 	const uint64_t *served;
 	struct kvb_server_options config;
 	struct flooder flooders[FLOODS];
-	struct embedded embedded;
+	static struct embedded embedded;
 	uint32_t stop = 0;
 
 	assert_true(kicks > 0 && times_ns && foreign);
@@ -410,6 +479,7 @@ int main(void)
 		/* First those that fork, while this process has no threads. */
 		cmocka_unit_test(two_processes_never_miss_each_other),
 		cmocka_unit_test(nor_when_the_server_spins),
+		cmocka_unit_test(nor_when_workers_stop_anywhere),
 		cmocka_unit_test(floods_do_not_hide_a_kick),
 	};
 
