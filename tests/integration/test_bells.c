@@ -110,7 +110,7 @@ static void *jolt(void *arg)
 		const struct kvb_worker *worker =
 			&group->workers[next_random(&seed) % group->n_workers];
 		usleep(next_random(&seed) % 64);
-		if (kvb_load_relaxed(&worker->ringer.busy))
+		if (kvb_load_relaxed(&worker->serving))
 			pthread_kill(worker->thread, jolter->server->watchdog.signal);
 	}
 	return NULL;
