@@ -403,6 +403,21 @@ static void send_all_locked(struct kvb_conn *conn)
 	}
 }
 
+/* Whether something waits to be sent that ZMQ would take by now. A send looks for news of the
+ * connection now and then only, a receive always: so there may be room since, and the descriptor, which
+ * told of it, is silent again. */
+static bool may_send(struct kvb_dealer *dealer)
+{
+	bool waits =
+		dealer->state == KVB_DEALER_ATTACHED || dealer->attach.state == KVB_EXCHANGE_QUEUED;
+	size_t size = sizeof(int);
+	int events = 0;
+
+	return dealer->socket && waits && first_queued(dealer) &&
+		zmq_getsockopt(dealer->socket, ZMQ_EVENTS, &events, &size) == 0 &&
+		(events & ZMQ_POLLOUT);
+}
+
 /* All that can be done without waiting. Receiving comes last: whoever sends also takes in what the
  * descriptor would have told the sleeper of. */
 static void turn_locked(struct kvb_conn *conn)
@@ -412,7 +427,7 @@ static void turn_locked(struct kvb_conn *conn)
 	do {
 		send_all_locked(conn);
 		some = receive_all_locked(conn);
-	} while (some && first_queued(&conn->dealer));
+	} while (first_queued(&conn->dealer) && (some || may_send(&conn->dealer)));
 }
 
 /* ----------------------------------------------------------------------------------------- waiting */

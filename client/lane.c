@@ -105,7 +105,7 @@ static void finish(struct kvb_lane *lane, struct kvb_active *active, int result)
 		active->taken.ticket->op == KVB_OP_GET || active->taken.ticket->op == KVB_OP_EXISTS;
 	uint64_t length = 0;
 
-	if (active->stream.conn && tells_length)
+	if (active->stream.conn && tells_length && (result == 0 || result == -EMSGSIZE))
 		length = active->stream.value;
 	if (active->payload > 0) {
 		lane->payloads--;
@@ -178,7 +178,7 @@ static void fail_moving_locked(struct kvb_lane *lane, int error)
 
 static uint64_t earliest_deadline(const struct kvb_lane *lane)
 {
-	uint64_t deadline_ns = kvb_tickets_deadline(&lane->client->tickets);
+	uint64_t deadline_ns = kvb_tickets_queued_deadline(&lane->client->tickets);
 	const struct kvb_active *active;
 
 	TAILQ_FOREACH(active, &lane->moving, link)
@@ -204,6 +204,12 @@ static bool turn_locked(struct kvb_lane *lane, struct kvb_conn *conn)
 	return moved;
 }
 
+static bool may_take_locked(const struct kvb_lane *lane)
+{
+	return !TAILQ_EMPTY(&lane->unused) &&
+		kvb_tickets_may_take_locked(&lane->client->tickets, payload_room(lane));
+}
+
 /* Says that the queues are looked at only when poked. False: there is something to take. */
 static bool rest(struct kvb_lane *lane)
 {
@@ -211,9 +217,9 @@ static bool rest(struct kvb_lane *lane)
 	bool may_take;
 
 	pthread_mutex_lock(&tickets->lock);
-	may_take = !TAILQ_EMPTY(&lane->unused) &&
-		kvb_tickets_may_take_locked(tickets, payload_room(lane));
+	may_take = may_take_locked(lane);
 	lane->resting = !may_take && !TAILQ_EMPTY(&lane->unused);
+	lane->room = payload_room(lane);
 	pthread_mutex_unlock(&tickets->lock);
 	return !may_take;
 }
@@ -245,8 +251,10 @@ static int sleep_idle_locked(struct kvb_lane *lane, struct kvb_conn *conn, uint6
 /* Waits for a completion, for items or for a deadline. 0; the connection's error. */
 static int sleep_locked(struct kvb_lane *lane, struct kvb_conn *conn, uint64_t deadline_ns)
 {
-	int r = 0;
+	int r = kvb_load_acquire(&conn->failed);
 
+	if (r < 0)
+		return r;
 	/* Between the look at the queues and the sleep the connection's lock is not let go of, so
 	 * that no poke can get lost. */
 	if (!rest(lane))
@@ -322,6 +330,9 @@ static int drive_until_locked(struct kvb_lane *lane, struct kvb_conn *conn,
 	} while (r == 0 &&
 		(until ? !is_finished(lane->client, until) && kvb_now_ns() < deadline_ns
 		       : *ret_more && ++turns < TURNS_MAX));
+	/* What came with the deadline is not told of again. */
+	if (r == 0 && until)
+		*ret_more = turn_locked(lane, conn);
 	if (r == 0 && !until)
 		expire_locked(lane);
 	return r;
@@ -348,6 +359,9 @@ static struct kvb_conn *claim(struct kvb_lane *lane)
 	if (may_drive(lane)) {
 		lane->driven = true;
 		conn = kvb_conn_ref(lane->conn);
+	} else {
+		/* It may have taken the bell's edge, and the one who drives has looked before. */
+		lane->came = lane->driven;
 	}
 	pthread_mutex_unlock(&tickets->lock);
 	return conn;
@@ -359,7 +373,8 @@ static void unclaim(struct kvb_lane *lane, bool more)
 
 	pthread_mutex_lock(&tickets->lock);
 	lane->driven = false;
-	more = more || kvb_tickets_may_take_locked(tickets, payload_room(lane));
+	more = more || lane->came || may_take_locked(lane);
+	lane->came = false;
 	pthread_cond_broadcast(&tickets->finished);
 	pthread_mutex_unlock(&tickets->lock);
 	if (more)
@@ -427,19 +442,22 @@ static void watch(struct kvb_lane *lane, struct kvb_conn *conn)
 	}
 }
 
-static void install(struct kvb_lane *lane, struct kvb_conn *conn)
+/* Takes the connection, on success only. 0; -ENOMEM, -ENOSPC. */
+static int install(struct kvb_lane *lane, struct kvb_conn *conn)
 {
 	struct kvb_tickets *tickets = &lane->client->tickets;
 	struct epoll_event event = {.events = EPOLLIN | EPOLLET};
 
-	if (!lane->moves)
-		(void)epoll_ctl(tickets->event_fd, EPOLL_CTL_ADD, conn->attached.bell_fd, &event);
+	if (!lane->moves &&
+		epoll_ctl(tickets->event_fd, EPOLL_CTL_ADD, conn->attached.bell_fd, &event) < 0)
+		return -errno;
 	pthread_mutex_lock(&tickets->lock);
 	lane->conn = conn;
 	pthread_cond_broadcast(&tickets->finished);
 	pthread_mutex_unlock(&tickets->lock);
 	if (!lane->moves)
 		kvb_tickets_signal(tickets);
+	return 0;
 }
 
 /* Takes the connection away from whoever might drive or poke it. */
@@ -460,10 +478,21 @@ static struct kvb_conn *uninstall(struct kvb_lane *lane)
 	return conn;
 }
 
+static unsigned choose(struct kvb_client *client, struct kvb_conn *ret_pokes[KVB_LANES_MAX])
+{
+	unsigned n;
+
+	pthread_mutex_lock(&client->tickets.lock);
+	n = kvb_lanes_choose_locked(client, KVB_LANES_MAX, ret_pokes);
+	pthread_mutex_unlock(&client->tickets.lock);
+	return n;
+}
+
 static void detach(struct kvb_lane *lane)
 {
 	struct kvb_client *client = lane->client;
-	struct kvb_conn *conn;
+	struct kvb_conn *conn, *pokes[KVB_LANES_MAX];
+	unsigned n_pokes;
 	eventfd_t wakes;
 
 	if (lane->conn)
@@ -475,6 +504,9 @@ static void detach(struct kvb_lane *lane)
 	fail_moving_locked(lane, -ECONNRESET);
 	pthread_mutex_unlock(&conn->lock);
 	kvb_conn_unref(conn);
+	/* What this one was poked for. */
+	n_pokes = choose(client, pokes);
+	kvb_lanes_poke(pokes, n_pokes);
 	(void)eventfd_read(lane->wake_fd, &wakes);
 	/* The client's own session may not have noticed. */
 	(void)eventfd_write(client->wake_fd, 1);
@@ -484,6 +516,7 @@ static void *lane_main(void *arg)
 {
 	struct kvb_lane *lane = arg;
 	struct kvb_conn *conn;
+	int r;
 
 	for (;;) {
 		/* Only this thread changes it. */
@@ -494,7 +527,12 @@ static void *lane_main(void *arg)
 		detach(lane);
 		if (!kvb_client_attach_again(lane->client, lane->wake_fd, &conn))
 			return NULL;
-		install(lane, conn);
+		r = install(lane, conn);
+		if (r < 0) {
+			kvb_client_log(lane->client, KVB_LOG_WARN,
+				"cannot watch the bell of a lane: %s", kvb_strerror(r));
+			kvb_conn_unref(conn);
+		}
 	}
 }
 
@@ -541,7 +579,11 @@ static int open_lane(struct kvb_lane *lane, struct kvb_client *client)
 		client, lane->wake_fd, kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS, &conn);
 	if (r < 0)
 		return r;
-	install(lane, conn);
+	r = install(lane, conn);
+	if (r < 0) {
+		kvb_conn_unref(conn);
+		return r;
+	}
 	return start_thread(lane);
 }
 
@@ -642,7 +684,8 @@ unsigned kvb_lanes_choose_locked(
 
 	for (unsigned i = 0; i < client->n_lanes && n_pokes < shares; i++) {
 		struct kvb_lane *lane = &client->lanes[i];
-		if (!lane->resting || !lane->conn)
+		if (!lane->resting || !lane->conn ||
+			!kvb_tickets_may_take_locked(&client->tickets, lane->room))
 			continue;
 		lane->resting = false;
 		ret_pokes[n_pokes++] = kvb_conn_ref(lane->conn);

@@ -41,7 +41,9 @@ struct kvb_lane {
 	bool started;
 	struct kvb_conn *conn; /* holds a reference; NULL while detached */
 	bool driven;           /* a thread is at what follows further down */
+	bool came;             /* another thread came to drive meanwhile */
 	bool resting;          /* the driver looks at the queues only when poked */
+	uint64_t room;         /* the longest payload that a resting one could begin */
 	bool idle;             /* its thread looks at deadlines only when woken */
 
 	/* --- the driver --- */

@@ -24,9 +24,10 @@ static int drive_locked(struct kvb_stream *stream, uint64_t deadline_ns)
 	int r;
 
 	while ((r = kvb_stream_advance_locked(stream, &moved)) == 0) {
-		if (moved)
-			continue;
-		r = kvb_stream_wait_locked(stream, deadline_ns);
+		if (!moved)
+			r = kvb_stream_wait_locked(stream, deadline_ns);
+		else if (kvb_now_ns() >= deadline_ns)
+			r = -ETIMEDOUT;
 		if (r < 0)
 			break;
 	}

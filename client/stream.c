@@ -94,8 +94,6 @@ static bool may_send(const struct kvb_stream *stream)
 static void unlocked_copy(
 	struct kvb_conn *conn, void *to, const void *from, size_t n, uint64_t total)
 {
-	if (n == 0)
-		return;
 	pthread_mutex_unlock(&conn->lock);
 	kvb_copy_cold(to, from, n, total);
 	pthread_mutex_lock(&conn->lock);
@@ -138,7 +136,7 @@ static int send_fragment(struct kvb_stream *stream)
 		return r;
 	describe(stream, length, &sqe);
 	*stream->window += length;
-	if (task->op == KVB_OP_PUT)
+	if (task->op == KVB_OP_PUT && length > 0)
 		unlocked_copy(conn, conn->staging_base + conn->requests[index].staging,
 			(const uint8_t *)task->data + stream->sent, length, 0);
 	kvb_conn_submit_locked(conn, index, &sqe, task->key);
@@ -189,8 +187,9 @@ static int land_get(struct kvb_stream *stream, const struct kvb_flight *flight)
 	expected = kvb_min_u64(flight->length, stream->length - flight->offset);
 	if (request->cqe.length != expected)
 		return -EPROTO;
-	unlocked_copy(conn, (uint8_t *)stream->task.buffer + flight->offset,
-		conn->staging_base + request->staging, expected, stream->length);
+	if (expected > 0)
+		unlocked_copy(conn, (uint8_t *)stream->task.buffer + flight->offset,
+			conn->staging_base + request->staging, expected, stream->length);
 	stream->done += expected;
 	return 0;
 }
@@ -273,7 +272,11 @@ int kvb_stream_advance_locked(struct kvb_stream *stream, bool *ret_moved)
 			return r;
 		/* What is done counts, whatever happened since. */
 		if (!oldest_is_done(stream)) {
+			uint32_t head = stream->conn->cq.head;
 			r = kvb_conn_reap_locked(stream->conn);
+			/* What was taken for others may be room for this one, or let them go on:
+			 * nobody rings for it again. */
+			*ret_moved = *ret_moved || head != stream->conn->cq.head;
 			if (!oldest_is_done(stream))
 				break;
 		}

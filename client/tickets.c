@@ -22,6 +22,9 @@
 #include "shm/threads.h"
 #include "shm/util.h"
 
+/* So many quick items go before one with payload. */
+#define QUICK_RUN 64u
+
 int kvb_tickets_init(struct kvb_tickets *tickets)
 {
 	struct epoll_event event = {.events = EPOLLIN};
@@ -112,17 +115,26 @@ static enum kvb_ticket_queue queue_of(const struct kvb_ticket *ticket)
 	return ticket->op == KVB_OP_PUT ? KVB_QUEUE_PUT : KVB_QUEUE_QUICK;
 }
 
-/* The ticket whose next item comes next; NULL. */
-static struct kvb_ticket *next_ticket(const struct kvb_tickets *tickets, uint64_t payload_room)
+static struct kvb_ticket *next_payload(const struct kvb_tickets *tickets, uint64_t payload_room)
 {
-	struct kvb_ticket *ticket = TAILQ_FIRST(&tickets->queues[KVB_QUEUE_QUICK]);
+	struct kvb_ticket *ticket;
 
-	if (ticket || payload_room == 0)
-		return ticket;
+	if (payload_room == 0)
+		return NULL;
 	ticket = TAILQ_FIRST(&tickets->queues[KVB_QUEUE_GET + tickets->payload_turn]);
 	if (!ticket)
 		ticket = TAILQ_FIRST(&tickets->queues[KVB_QUEUE_PUT - tickets->payload_turn]);
 	return ticket && ticket->items[ticket->next].size <= payload_room ? ticket : NULL;
+}
+
+/* The ticket whose next item comes next; NULL. */
+static struct kvb_ticket *next_ticket(const struct kvb_tickets *tickets, uint64_t payload_room)
+{
+	struct kvb_ticket *quick = TAILQ_FIRST(&tickets->queues[KVB_QUEUE_QUICK]);
+	struct kvb_ticket *payload = next_payload(tickets, payload_room);
+
+	/* Quick ones do not wait behind payload, nor does payload for ever behind them. */
+	return quick && (!payload || tickets->quick_run < QUICK_RUN) ? quick : payload;
 }
 
 bool kvb_tickets_may_take_locked(const struct kvb_tickets *tickets, uint64_t payload_room)
@@ -146,8 +158,12 @@ bool kvb_tickets_take_locked(
 
 	if (!ticket)
 		return false;
-	if (queue_of(ticket) != KVB_QUEUE_QUICK)
+	if (queue_of(ticket) == KVB_QUEUE_QUICK) {
+		tickets->quick_run++;
+	} else {
+		tickets->quick_run = 0;
 		tickets->payload_turn = queue_of(ticket) == KVB_QUEUE_GET;
+	}
 	*ret_taken = (struct kvb_taken){.ticket = ticket, .index = take_item(tickets, ticket)};
 	return true;
 }
@@ -262,6 +278,20 @@ uint64_t kvb_tickets_deadline(struct kvb_tickets *tickets)
 	return deadline_ns;
 }
 
+uint64_t kvb_tickets_queued_deadline(struct kvb_tickets *tickets)
+{
+	uint64_t deadline_ns = UINT64_MAX;
+
+	pthread_mutex_lock(&tickets->lock);
+	for (unsigned i = 0; i < KVB_QUEUES; i++) {
+		const struct kvb_ticket *ticket = TAILQ_FIRST(&tickets->queues[i]);
+		if (ticket)
+			deadline_ns = kvb_min_u64(deadline_ns, ticket->deadline_ns);
+	}
+	pthread_mutex_unlock(&tickets->lock);
+	return deadline_ns;
+}
+
 /* ---------------------------------------------------------------------------------------- submitting */
 
 static void add_locked(struct kvb_tickets *tickets, struct kvb_ticket *ticket)
@@ -293,6 +323,8 @@ static unsigned begin_locked(struct kvb_client *client, struct kvb_ticket *ticke
 	size_t shares = ticket->n;
 	unsigned n_pokes;
 
+	/* Under the lock, so that deadlines are in the order of the queues. */
+	ticket->deadline_ns = kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS;
 	add_locked(tickets, ticket);
 	if (ticket->n == 0) {
 		finish_locked(tickets, ticket);
@@ -347,13 +379,8 @@ static int submit(struct kvb_client *client, uint8_t op, uint8_t flags, struct k
 		return r;
 	ticket = calloc(1, sizeof(*ticket));
 	if (ticket) {
-		*ticket = (struct kvb_ticket){.user = user,
-			.deadline_ns = kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS,
-			.op = op,
-			.flags = flags,
-			.items = items,
-			.n = n,
-			.left = n};
+		*ticket = (struct kvb_ticket){
+			.user = user, .op = op, .flags = flags, .items = items, .n = n, .left = n};
 		r = submit_ticket(client, ticket, ret_ticket);
 		if (r < 0)
 			free(ticket);

@@ -68,6 +68,7 @@ struct kvb_tickets {
 	struct kvb_ticket_list done; /* finished, for kvb_reap() */
 	struct kvb_ticket_list queues[KVB_QUEUES];
 	unsigned payload_turn; /* which of the payload queues comes first */
+	unsigned quick_run;    /* quick items taken since the last one with payload */
 	LIST_HEAD(, kvb_ticket) ids[KVB_TICKET_BUCKETS];
 };
 
@@ -98,8 +99,10 @@ void kvb_tickets_finish_call(struct kvb_tickets *tickets, struct kvb_ticket *tic
 void kvb_tickets_expire(struct kvb_tickets *tickets, uint64_t now_ns);
 /* Finishes all that nobody has taken. */
 void kvb_tickets_fail_queued(struct kvb_tickets *tickets, int error);
-/* Earliest deadline of what is not finished; UINT64_MAX: nothing is. */
+/* Earliest deadline of batches that are not finished; UINT64_MAX: there are none. */
 uint64_t kvb_tickets_deadline(struct kvb_tickets *tickets);
+/* The same of those that have items which nobody has taken. */
+uint64_t kvb_tickets_queued_deadline(struct kvb_tickets *tickets);
 /* Makes event_fd readable, so that a caller comes to reap or drive. */
 void kvb_tickets_signal(struct kvb_tickets *tickets);
 /* Lets whoever waits look again. */

@@ -498,7 +498,7 @@ static void bad_hellos_get_a_goodbye(void **state)
 	hello.type = KVB_DOOR_WELCOME;
 	try_hello(&hello, sizeof(hello), KVB_REASON_PROTOCOL, -EPROTO);
 	raw_hello(&hello);
-	hello.flags = 1;
+	hello.flags = 2;
 	try_hello(&hello, sizeof(hello), KVB_REASON_PROTOCOL, -EPROTO);
 	raw_hello(&hello);
 	hello.reserved[15] = 1;
