@@ -36,7 +36,7 @@ struct answer {
 		struct kvb_goodbye goodbye;
 	} record;
 	size_t size;
-	int fds[KVB_WELCOME_FDS];
+	int fds[KVB_WELCOME_READER_FDS];
 };
 
 int kvb_socket_path(const char *dir, const char *name, char *ret_path, size_t size)
@@ -119,11 +119,12 @@ static int open_door(const char *dir, int cancel_fd, uint64_t deadline_ns, int *
 	return 0;
 }
 
-static int send_hello(const struct kvb_client *client, int fd)
+static int send_hello(const struct kvb_client *client, bool reader, int fd)
 {
 	struct kvb_hello hello = {.magic = KVB_MAGIC,
 		.abi = KVB_ABI_VERSION,
 		.type = KVB_DOOR_HELLO,
+		.flags = reader ? KVB_HELLO_READER : 0,
 		.node = kvb_numa_current_node()};
 	int r;
 
@@ -140,7 +141,7 @@ static int receive_answer(int fd, int cancel_fd, uint64_t deadline_ns, struct an
 
 	for (;;) {
 		r = kvb_record_recv(fd, &ret_answer->record, sizeof(ret_answer->record),
-			&ret_answer->size, ret_answer->fds, KVB_WELCOME_FDS);
+			&ret_answer->size, ret_answer->fds, KVB_WELCOME_READER_FDS);
 		if (r > 0)
 			return 0;
 		if (r == -EAGAIN) {
@@ -206,7 +207,8 @@ static int welcome_verify(const struct kvb_welcome *welcome, size_t size)
 		return -EPROTO;
 	if (welcome->abi != KVB_ABI_VERSION)
 		return -EPROTONOSUPPORT;
-	if (welcome->type != KVB_DOOR_WELCOME || welcome->flags != 0)
+	if (welcome->type != KVB_DOOR_WELCOME ||
+		(welcome->flags & ~(uint32_t)KVB_WELCOME_READER) != 0)
 		return -EPROTO;
 	if (welcome->kind < KVB_KIND_OWN || welcome->kind > KVB_KIND_ISOLATED)
 		return -EPROTO;
@@ -276,6 +278,35 @@ static int map_life(struct kvb_attached *attached, int *fd)
 	return 0;
 }
 
+/* Mapped is mapped; a descriptor less for the process. */
+static int map_and_close(
+	int *fd, uint64_t bytes, int seals, bool writable, struct kvb_segment *ret_segment)
+{
+	int r = kvb_segment_map(*fd, bytes, seals, writable, ret_segment);
+
+	if (r < 0)
+		return r;
+	*fd = -1;
+	kvb_fd_close(&ret_segment->fd);
+	return 0;
+}
+
+static int map_reader(struct kvb_attached *attached, int fds[KVB_WELCOME_READER_FDS])
+{
+	const struct kvb_welcome *welcome = &attached->welcome;
+	int read_only = KVB_SEALS_FIXED_SIZE | KVB_SEAL_FUTURE_WRITE;
+	int r = map_and_close(
+		&fds[KVB_FD_INDEX], welcome->index_bytes, read_only, false, &attached->index);
+
+	if (r == 0)
+		r = map_and_close(
+			&fds[KVB_FD_POOL], welcome->payload_max, read_only, false, &attached->pool);
+	if (r == 0)
+		r = map_and_close(&fds[KVB_FD_LEASES], welcome->lease_bytes, KVB_SEALS_FIXED_SIZE,
+			true, &attached->leases);
+	return r;
+}
+
 static void move_fd(int *to, int *from)
 {
 	*to = *from;
@@ -289,7 +320,9 @@ static int take_welcome(struct kvb_attached *attached, struct answer *answer)
 
 	if (r < 0)
 		return r;
-	for (unsigned i = 0; i < KVB_WELCOME_FDS; i++)
+	for (unsigned i = 0; i <
+		(welcome->flags & KVB_WELCOME_READER ? KVB_WELCOME_READER_FDS : KVB_WELCOME_FDS);
+		i++)
 		if (answer->fds[i] < 0)
 			return -EPROTO;
 	attached->welcome = *welcome;
@@ -306,6 +339,8 @@ static int take_welcome(struct kvb_attached *attached, struct answer *answer)
 		r = map_session(attached, &answer->fds[KVB_FD_SESSION]);
 	if (r == 0)
 		r = map_life(attached, &answer->fds[KVB_FD_LIFE]);
+	if (r == 0 && (welcome->flags & KVB_WELCOME_READER))
+		r = map_reader(attached, answer->fds);
 	if (r < 0)
 		return r;
 	move_fd(&attached->kick_fd, &answer->fds[KVB_FD_KICK]);
@@ -324,23 +359,26 @@ static int take_answer(
 	} else {
 		r = take_welcome(attached, answer);
 	}
-	kvb_fds_close(answer->fds, KVB_WELCOME_FDS);
+	kvb_fds_close(answer->fds, KVB_WELCOME_READER_FDS);
 	return r;
 }
 
-int kvb_attach(const struct kvb_client *client, int cancel_fd, uint64_t deadline_ns,
+int kvb_attach(const struct kvb_client *client, bool reader, int cancel_fd, uint64_t deadline_ns,
 	struct kvb_attached *ret_attached)
 {
 	struct kvb_attached attached = {.door_fd = -1,
 		.kick_fd = -1,
 		.bell_fd = -1,
 		.session = KVB_SEGMENT_NONE,
-		.life = KVB_SEGMENT_NONE};
+		.life = KVB_SEGMENT_NONE,
+		.index = KVB_SEGMENT_NONE,
+		.pool = KVB_SEGMENT_NONE,
+		.leases = KVB_SEGMENT_NONE};
 	struct answer answer;
 	int r = open_door(client->dir, cancel_fd, deadline_ns, &attached.door_fd);
 
 	if (r == 0)
-		r = send_hello(client, attached.door_fd);
+		r = send_hello(client, reader, attached.door_fd);
 	if (r == 0)
 		r = receive_answer(attached.door_fd, cancel_fd, deadline_ns, &answer);
 	if (r == 0)
@@ -357,6 +395,9 @@ void kvb_attached_free(struct kvb_attached *attached)
 {
 	kvb_segment_free(&attached->session);
 	kvb_segment_free(&attached->life);
+	kvb_segment_free(&attached->index);
+	kvb_segment_free(&attached->pool);
+	kvb_segment_free(&attached->leases);
 	kvb_fd_close(&attached->kick_fd);
 	kvb_fd_close(&attached->bell_fd);
 	/* A forked child may hold a copy of the door, and closing ours would not be seen then. */

@@ -5,6 +5,7 @@
 #ifndef KVB_CLIENT_ATTACH_H
 #define KVB_CLIENT_ATTACH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,9 @@ struct kvb_attached {
 	struct kvb_layout layout;
 	struct kvb_segment session;
 	struct kvb_segment life;
+	struct kvb_segment index; /* with KVB_WELCOME_READER, as are the next two */
+	struct kvb_segment pool;
+	struct kvb_segment leases;
 	int door_fd;
 	int kick_fd;
 	int bell_fd;
@@ -29,10 +33,10 @@ struct kvb_attached {
 int kvb_socket_path(const char *dir, const char *name, char *ret_path, size_t size);
 
 /*
- * Knocks, and waits until the server has answered. `cancel_fd` (or -1) ends the wait when it
+ * Knocks, and waits until the server has answered. `reader`: asks for index, pool and leases. `cancel_fd` (or -1) ends the wait when it
  * becomes readable. 0; -ECANCELED; the errors of kvb_open().
  */
-int kvb_attach(const struct kvb_client *client, int cancel_fd, uint64_t deadline_ns,
+int kvb_attach(const struct kvb_client *client, bool reader, int cancel_fd, uint64_t deadline_ns,
 	struct kvb_attached *ret_attached);
 void kvb_attached_free(struct kvb_attached *attached);
 

@@ -24,16 +24,18 @@
 #include "client/attach.h"
 #include "client/connection.h"
 #include "client/lane.h"
+#include "client/local.h"
 #include "shm/atomic.h"
 #include "shm/dir.h"
 #include "shm/fd.h"
 #include "shm/threads.h"
 #include "shm/util.h"
 
-#define TIMEOUT_MS     30000u
-#define RECHECK_MS     200u
-#define BACKOFF_MIN_MS 10u
-#define BACKOFF_MAX_MS 500u
+#define TIMEOUT_MS        30000u
+#define RECHECK_MS        200u
+#define POPULATE_AGAIN_MS 1000
+#define BACKOFF_MIN_MS    10u
+#define BACKOFF_MAX_MS    500u
 /* A killed server's door still takes connections until the kernel gets to it; nobody answers there. */
 #define ATTACH_AGAIN_MS 1000u
 #define LINE_BYTES      256
@@ -58,7 +60,7 @@ void kvb_client_log(
 
 /* ------------------------------------------------------------------------------------ inside and out */
 
-static bool is_forked_child(const struct kvb_client *client)
+bool kvb_client_is_forked_child(const struct kvb_client *client)
 {
 	return *(volatile uint32_t *)client->here == 0;
 }
@@ -90,7 +92,7 @@ int kvb_client_enter(
 {
 	int r;
 
-	if (is_forked_child(client))
+	if (kvb_client_is_forked_child(client))
 		return -ECHILD;
 	*ret_deadline_ns = kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS;
 	pthread_mutex_lock(&client->lock);
@@ -109,7 +111,7 @@ int kvb_client_enter_any(struct kvb_client *client)
 {
 	int r;
 
-	if (is_forked_child(client))
+	if (kvb_client_is_forked_child(client))
 		return -ECHILD;
 	pthread_mutex_lock(&client->lock);
 	r = client->closing ? -ECONNRESET : 0;
@@ -139,6 +141,11 @@ int kvb_client_check(struct kvb_client *client)
 
 /* --------------------------------------------------------------------------------- the internal thread */
 
+static bool reads_locally(const struct kvb_client *client)
+{
+	return !(client->flags & KVB_OPEN_RING_ONLY);
+}
+
 static bool is_closing(struct kvb_client *client)
 {
 	bool closing;
@@ -147,6 +154,16 @@ static bool is_closing(struct kvb_client *client)
 	closing = client->closing;
 	pthread_mutex_unlock(&client->lock);
 	return closing;
+}
+
+/* Maps a part of the pool, so that reads meet no page faults. Returns how long to wait before the next
+ * part, in ms. */
+static int populate_turn(struct kvb_client *client)
+{
+	if (kvb_local_populate(client->local))
+		return 0;
+	/* The server may not have all of its pool yet. */
+	return kvb_local_is_populated(client->local) ? -1 : POPULATE_AGAIN_MS;
 }
 
 /* Sleeps until the door, another thread, or an answer for nobody in particular comes. */
@@ -162,8 +179,10 @@ static void poll_door(struct kvb_client *client, struct kvb_conn *conn)
 	int ms = -1;
 
 	kvb_dealer_needs(&conn->dealer, &fds[2].fd, &deadline_ns);
+	if (client->local && !(client->flags & KVB_OPEN_NO_POPULATE))
+		ms = populate_turn(client);
 	/* While anybody waits for an answer the life word is looked at, too. */
-	if (deadline_ns != UINT64_MAX)
+	if (deadline_ns != UINT64_MAX && ms != 0)
 		ms = deadline_ns <= now_ns
 			? 0
 			: (int)kvb_min_u64((deadline_ns - now_ns) / KVB_NS_PER_MS + 1, RECHECK_MS);
@@ -184,26 +203,6 @@ static void watch_door(struct kvb_client *client, struct kvb_conn *conn)
 	}
 }
 
-static void detach(struct kvb_client *client)
-{
-	struct kvb_conn *conn;
-	eventfd_t wakes;
-
-	pthread_mutex_lock(&client->lock);
-	conn = client->conn;
-	client->conn = NULL;
-	pthread_mutex_unlock(&client->lock);
-	if (!conn)
-		return;
-	kvb_conn_fail(conn, -ECONNRESET);
-	kvb_dealer_end(conn, -ECONNRESET);
-	kvb_conn_unref(conn);
-	kvb_tickets_fail_queued(&client->tickets, -ECONNRESET);
-	/* Its last wake is not meant for the next attachment; `closing` is looked at again after
-	 * this. */
-	(void)eventfd_read(client->wake_fd, &wakes);
-}
-
 /* Up to twice as long as asked, so that clients of one server do not knock in step. */
 static void pause_or_wake(int wake_fd, uint32_t ms)
 {
@@ -216,11 +215,11 @@ static void pause_or_wake(int wake_fd, uint32_t ms)
 		(void)eventfd_read(wake_fd, &wakes);
 }
 
-int kvb_client_attach_conn(
-	struct kvb_client *client, int wake_fd, uint64_t deadline_ns, struct kvb_conn **ret_conn)
+int kvb_client_attach_conn(struct kvb_client *client, bool reader, int wake_fd,
+	uint64_t deadline_ns, struct kvb_conn **ret_conn)
 {
 	struct kvb_attached attached;
-	int r = kvb_attach(client, wake_fd, deadline_ns, &attached);
+	int r = kvb_attach(client, reader, wake_fd, deadline_ns, &attached);
 
 	if (r < 0)
 		return r;
@@ -230,14 +229,15 @@ int kvb_client_attach_conn(
 	return r;
 }
 
-bool kvb_client_attach_again(struct kvb_client *client, int wake_fd, struct kvb_conn **ret_conn)
+bool kvb_client_attach_again(
+	struct kvb_client *client, bool reader, int wake_fd, struct kvb_conn **ret_conn)
 {
 	uint32_t backoff_ms = BACKOFF_MIN_MS;
 	int told = 0;
 
 	while (!is_closing(client)) {
 		uint64_t deadline_ns = kvb_now_ns() + ATTACH_AGAIN_MS * KVB_NS_PER_MS;
-		int r = kvb_client_attach_conn(client, wake_fd, deadline_ns, ret_conn);
+		int r = kvb_client_attach_conn(client, reader, wake_fd, deadline_ns, ret_conn);
 		if (r == 0)
 			return true;
 		if (r != told && r != -ECANCELED)
@@ -253,27 +253,76 @@ bool kvb_client_attach_again(struct kvb_client *client, int wake_fd, struct kvb_
 	return false;
 }
 
-static void install(struct kvb_client *client, struct kvb_conn *conn)
+/* Takes the connection, on success only. 0; -ENOMEM; -EPROTO. */
+static int install(struct kvb_client *client, struct kvb_conn *conn)
 {
+	struct kvb_local *local;
+	int r = kvb_local_new(conn, &local);
+
+	if (r < 0)
+		return r;
+	/* Pairs with the acquire load in kvb_local_enter(). */
+	kvb_store_release(&client->local, local);
 	pthread_mutex_lock(&client->lock);
 	client->conn = conn;
 	client->attaches++;
 	pthread_mutex_unlock(&client->lock);
+	return 0;
+}
+
+/* Lets nobody read from the connection's maps any more, but for those who hold leases. */
+static void retire_local(struct kvb_client *client)
+{
+	struct kvb_local *local = client->local;
+
+	if (!local)
+		return;
+	kvb_store_relaxed(&client->local, (struct kvb_local *)NULL);
+	kvb_inside_wait(&client->in);
+	kvb_local_retire(local);
+}
+
+static void detach(struct kvb_client *client)
+{
+	struct kvb_conn *conn;
+	eventfd_t wakes;
+
+	pthread_mutex_lock(&client->lock);
+	conn = client->conn;
+	client->conn = NULL;
+	pthread_mutex_unlock(&client->lock);
+	if (!conn)
+		return;
+	kvb_conn_fail(conn, -ECONNRESET);
+	retire_local(client);
+	kvb_dealer_end(conn, -ECONNRESET);
+	kvb_conn_unref(conn);
+	kvb_tickets_fail_queued(&client->tickets, -ECONNRESET);
+	/* Its last wake is not meant for the next attachment; `closing` is looked at again after
+	 * this. */
+	(void)eventfd_read(client->wake_fd, &wakes);
 }
 
 static void *door_main(void *arg)
 {
 	struct kvb_client *client = arg;
 	struct kvb_conn *conn;
+	int r;
 
 	for (;;) {
 		/* Only this thread changes it, so it needs no reference of its own. */
-		watch_door(client, client->conn);
+		if (client->conn)
+			watch_door(client, client->conn);
 		detach(client);
-		if (!kvb_client_attach_again(client, client->wake_fd, &conn))
+		if (!kvb_client_attach_again(client, reads_locally(client), client->wake_fd, &conn))
 			return NULL;
+		r = install(client, conn);
+		if (r < 0) {
+			kvb_client_log(client, KVB_LOG_WARN, "cannot attach: %s", kvb_strerror(r));
+			kvb_conn_unref(conn);
+			continue;
+		}
 		kvb_client_log(client, KVB_LOG_INFO, "attached again");
-		install(client, conn);
 		kvb_lanes_nudge(client);
 	}
 }
@@ -298,6 +347,9 @@ static int copy_options(struct kvb_client *client, const struct kvb_options *opt
 	if (all.movers > KVB_LANES_MAX)
 		return -EINVAL;
 	client->n_movers = all.movers;
+	if (all.flags & ~(uint32_t)(KVB_OPEN_RING_ONLY | KVB_OPEN_NO_POPULATE))
+		return -EINVAL;
+	client->flags = all.flags;
 	client->log = all.log;
 	client->log_user = all.log_user;
 	client->progress = all.progress;
@@ -346,6 +398,7 @@ static int client_new(const struct kvb_options *options, struct kvb_client **ret
 
 	if (!client)
 		return -ENOMEM;
+	kvb_inside_prepare();
 	r = kvb_tickets_init(&client->tickets);
 	if (r < 0) {
 		free(client);
@@ -391,12 +444,16 @@ static void begin_closing(struct kvb_client *client)
 static int client_start(struct kvb_client *client)
 {
 	struct kvb_conn *conn;
-	int r = kvb_client_attach_conn(
-		client, client->wake_fd, kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS, &conn);
+	int r = kvb_client_attach_conn(client, reads_locally(client), client->wake_fd,
+		kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS, &conn);
 
 	if (r < 0)
 		return r;
-	install(client, conn);
+	r = install(client, conn);
+	if (r < 0) {
+		kvb_conn_unref(conn);
+		return r;
+	}
 	r = kvb_lanes_open(client);
 	if (r == 0)
 		r = kvb_thread_start(&client->thread, "kvb-door", door_main, client);
@@ -404,7 +461,7 @@ static int client_start(struct kvb_client *client)
 		return 0;
 	begin_closing(client);
 	kvb_lanes_free(client);
-	kvb_conn_unref(conn);
+	detach(client);
 	return r;
 }
 
@@ -428,6 +485,8 @@ int kvb_open(const struct kvb_options *options, struct kvb_client **ret_client)
 static void close_in_child(struct kvb_client *client)
 {
 	kvb_lanes_free_in_child(client);
+	if (client->local)
+		kvb_local_free_in_child(client->local);
 	if (client->conn)
 		kvb_conn_free_in_child(client->conn);
 	client_free(client);
@@ -450,7 +509,7 @@ void kvb_close(struct kvb_client *client)
 {
 	if (!client)
 		return;
-	if (is_forked_child(client))
+	if (kvb_client_is_forked_child(client))
 		close_in_child(client);
 	else
 		close_in_parent(client);
@@ -486,7 +545,8 @@ int kvb_get_info(struct kvb_client *client, struct kvb_info *ret_info)
 		.staging_bytes = welcome->staging_bytes,
 		.fragment_bytes = welcome->fragment_bytes,
 		.credit = welcome->cq_entries,
-		.missed_wakes = kvb_load_relaxed(&client->missed_wakes)};
+		.missed_wakes = kvb_load_relaxed(&client->missed_wakes),
+		.reads = kvb_load_relaxed(&client->local) ? "local" : "ring"};
 	for (unsigned i = 0; i < KVB_ID_BYTES; i++)
 		snprintf(ret_info->boot_id + (size_t)2 * i, 3, "%02x", welcome->boot_id[i]);
 	pthread_mutex_lock(&client->lock);

@@ -9,12 +9,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/inside.h"
 #include "client/tickets.h"
 #include "kvbell/kvbell.h"
 #include "kvbell/protocol.h"
 
 struct kvb_conn;
 struct kvb_lane;
+struct kvb_local;
 
 struct kvb_client {
 	/* --- constant after kvb_open() --- */
@@ -23,6 +25,7 @@ struct kvb_client {
 	uint32_t timeout_ms;
 	uint32_t spin_us;
 	uint32_t n_movers; /* 0: callers move */
+	uint32_t flags;    /* KVB_OPEN_... */
 	kvb_log_fn *log;
 	void *log_user;
 	kvb_progress_fn *progress;
@@ -44,6 +47,12 @@ struct kvb_client {
 	struct kvb_lane *lanes;     /* constant between open and close, as is their number */
 	unsigned n_lanes;
 
+	/* --- reading without asking --- */
+	struct kvb_local
+		*local;       /* atomic; NULL while detached, and for those who may not. Changed by
+				    the internal thread */
+	struct kvb_inside in; /* who may be using it */
+
 	/* --- words of their own --- */
 	uint64_t missed_wakes; /* counted by whoever waits on a ring */
 };
@@ -61,13 +70,15 @@ void kvb_client_leave_any(struct kvb_client *client);
 /* Whether a call could be made now. 0; -ENOTCONN. Between enter and leave. */
 int kvb_client_check(struct kvb_client *client);
 
-/* Knocks once. `wake_fd` ends the wait early when it becomes readable, and wakes whoever watches the
+/* Knocks once. `reader`: to read without asking. `wake_fd` ends the wait early when it becomes readable, and wakes whoever watches the
  * connection's door. 0; -ECANCELED; as kvb_open(). */
-int kvb_client_attach_conn(
-	struct kvb_client *client, int wake_fd, uint64_t deadline_ns, struct kvb_conn **ret_conn);
+int kvb_client_attach_conn(struct kvb_client *client, bool reader, int wake_fd,
+	uint64_t deadline_ns, struct kvb_conn **ret_conn);
 /* Knocks with growing pauses until it is let in. False: the client is being closed. `wake_fd` ends a
  * pause. */
-bool kvb_client_attach_again(struct kvb_client *client, int wake_fd, struct kvb_conn **ret_conn);
+bool kvb_client_attach_again(
+	struct kvb_client *client, bool reader, int wake_fd, struct kvb_conn **ret_conn);
+bool kvb_client_is_forked_child(const struct kvb_client *client);
 
 void kvb_client_log(const struct kvb_client *client, enum kvb_log_level level, const char *format,
 	...) __attribute__((format(printf, 3, 4)));

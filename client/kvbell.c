@@ -87,7 +87,7 @@ int kvb_tool_failed(const struct kvb_tool *tool, int error)
 	return kvb_tool_status(error);
 }
 
-int kvb_tool_key_failed(const struct kvb_tool *tool, const struct kvb_key *key, int error)
+int kvb_tool_key_failed(const struct kvb_tool *tool, const struct kvb_tool_key *key, int error)
 {
 	char *text = kvb_key_text(key, tool->hex);
 

@@ -25,6 +25,7 @@
 #include "client/attach.h"
 #include "client/client.h"
 #include "client/hook.h"
+#include "client/local.h"
 #include "shm/atomic.h"
 #include "shm/bell.h"
 #include "shm/fd.h"
@@ -34,8 +35,8 @@
 /* Of payload, so many items are begun whatever their size: the second one's first fragments follow
  * the first one's last without a gap. */
 #define PAYLOADS_MIN 2u
-/* A thread that only reaps comes back after so many turns. */
-#define TURNS_MAX 16u
+/* A thread that only reaps does not copy for longer than this, or one item. */
+#define REAP_NS KVB_NS_PER_MS
 /* How often a lane's thread looks at the life word while items are on their way. */
 #define RECHECK_MS 200u
 /* How often a lane that never sleeps looks at deadlines. */
@@ -99,14 +100,8 @@ static bool take_items(struct kvb_lane *lane)
 	return some;
 }
 
-static void finish(struct kvb_lane *lane, struct kvb_active *active, int result)
+static void finish(struct kvb_lane *lane, struct kvb_active *active, int result, uint64_t length)
 {
-	bool tells_length =
-		active->taken.ticket->op == KVB_OP_GET || active->taken.ticket->op == KVB_OP_EXISTS;
-	uint64_t length = 0;
-
-	if (active->stream.conn && tells_length && (result == 0 || result == -EMSGSIZE))
-		length = active->stream.value;
 	if (active->payload > 0) {
 		lane->payloads--;
 		lane->payload_bytes -= active->payload;
@@ -116,12 +111,48 @@ static void finish(struct kvb_lane *lane, struct kvb_active *active, int result)
 	kvb_tickets_finish_item(&lane->client->tickets, &active->taken, result, length);
 }
 
-static int begin_locked(struct kvb_lane *lane, struct kvb_conn *conn, struct kvb_active *active)
+/* Where the payload can be had without asking, it is. True: the item is finished. */
+static bool do_without_asking(
+	struct kvb_lane *lane, struct kvb_conn *conn, struct kvb_active *active)
 {
 	struct kvb_task task;
+	uint64_t length;
+	bool done;
+	int result;
 
 	make_task(active->taken.ticket, active->taken.index, &task);
-	return kvb_stream_init(&active->stream, conn, &task, &lane->window);
+	/* A copy takes its time, and who pokes must not wait for it. */
+	pthread_mutex_unlock(&conn->lock);
+	done = kvb_local_try(lane->client, &task, false, &result, &length);
+	pthread_mutex_lock(&conn->lock);
+	if (done)
+		finish(lane, active, result, length);
+	return done;
+}
+
+/* Begins on the ring what has to go there. True: the item is finished. */
+static bool begin_locked(struct kvb_lane *lane, struct kvb_conn *conn, struct kvb_active *active)
+{
+	struct kvb_task task;
+	int r;
+
+	if (do_without_asking(lane, conn, active))
+		return true;
+	make_task(active->taken.ticket, active->taken.index, &task);
+	r = kvb_stream_init(&active->stream, conn, &task, &lane->window);
+	if (r == 0)
+		return false;
+	active->stream.conn = NULL;
+	finish(lane, active, r, 0);
+	return true;
+}
+
+static uint64_t told_length(const struct kvb_active *active, int result)
+{
+	bool tells =
+		active->taken.ticket->op == KVB_OP_GET || active->taken.ticket->op == KVB_OP_EXISTS;
+
+	return tells && (result == 0 || result == -EMSGSIZE) ? active->stream.value : 0;
 }
 
 /* True: something moved. */
@@ -130,18 +161,13 @@ static bool advance_locked(struct kvb_lane *lane, struct kvb_conn *conn, struct 
 	bool moved = false;
 	int r;
 
-	if (!active->stream.conn) {
-		r = begin_locked(lane, conn, active);
-		if (r < 0) {
-			active->stream.conn = NULL;
-			finish(lane, active, r);
-			return true;
-		}
-	}
+	if (!active->stream.conn && begin_locked(lane, conn, active))
+		return true;
 	r = kvb_stream_advance_locked(&active->stream, &moved);
 	if (r == 0)
 		return moved;
-	finish(lane, active, kvb_stream_end_locked(&active->stream, r));
+	r = kvb_stream_end_locked(&active->stream, r);
+	finish(lane, active, r, told_length(active, r));
 	return true;
 }
 
@@ -160,7 +186,7 @@ static void expire_locked(struct kvb_lane *lane)
 			continue;
 		if (active->stream.conn)
 			r = kvb_stream_end_locked(&active->stream, r);
-		finish(lane, active, r);
+		finish(lane, active, r, 0);
 	}
 }
 
@@ -172,7 +198,7 @@ static void fail_moving_locked(struct kvb_lane *lane, int error)
 	while ((active = TAILQ_FIRST(&lane->moving))) {
 		if (active->stream.conn)
 			(void)kvb_stream_end_locked(&active->stream, error);
-		finish(lane, active, error);
+		finish(lane, active, error, 0);
 	}
 }
 
@@ -320,7 +346,7 @@ static bool is_finished(struct kvb_client *client, const struct kvb_ticket *tick
 static int drive_until_locked(struct kvb_lane *lane, struct kvb_conn *conn,
 	const struct kvb_ticket *until, uint64_t deadline_ns, bool *ret_more)
 {
-	unsigned turns = 0;
+	uint64_t reap_end_ns = kvb_now_ns() + REAP_NS;
 	int r = 0;
 
 	do {
@@ -329,7 +355,7 @@ static int drive_until_locked(struct kvb_lane *lane, struct kvb_conn *conn,
 			r = sleep_locked(lane, conn, deadline_ns);
 	} while (r == 0 &&
 		(until ? !is_finished(lane->client, until) && kvb_now_ns() < deadline_ns
-		       : *ret_more && ++turns < TURNS_MAX));
+		       : *ret_more && kvb_now_ns() < reap_end_ns));
 	/* What came with the deadline is not told of again. */
 	if (r == 0 && until)
 		*ret_more = turn_locked(lane, conn);
@@ -525,7 +551,7 @@ static void *lane_main(void *arg)
 		else if (lane->conn)
 			watch(lane, lane->conn);
 		detach(lane);
-		if (!kvb_client_attach_again(lane->client, lane->wake_fd, &conn))
+		if (!kvb_client_attach_again(lane->client, false, lane->wake_fd, &conn))
 			return NULL;
 		r = install(lane, conn);
 		if (r < 0) {
@@ -575,8 +601,8 @@ static int open_lane(struct kvb_lane *lane, struct kvb_client *client)
 
 	if (r < 0 || !lane->moves)
 		return r;
-	r = kvb_client_attach_conn(
-		client, lane->wake_fd, kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS, &conn);
+	r = kvb_client_attach_conn(client, false, lane->wake_fd,
+		kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS, &conn);
 	if (r < 0)
 		return r;
 	r = install(lane, conn);

@@ -12,6 +12,7 @@
 
 #include "client/client.h"
 #include "client/connection.h"
+#include "client/local.h"
 #include "client/stream.h"
 #include "kvbell/kvbell.h"
 #include "shm/util.h"
@@ -40,9 +41,12 @@ static int run(struct kvb_client *client, const struct kvb_task *task, uint64_t 
 	struct kvb_stream stream;
 	struct kvb_conn *conn;
 	uint64_t deadline_ns, window = 0;
-	int r = kvb_client_enter(client, &conn, &deadline_ns);
+	int r;
 
 	*ret_value = 0;
+	if (kvb_local_try(client, task, true, &r, ret_value))
+		return r;
+	r = kvb_client_enter(client, &conn, &deadline_ns);
 	if (r < 0)
 		return r;
 	r = kvb_stream_init(&stream, conn, task, &window);

@@ -33,7 +33,7 @@ struct kvb_command {
 	int (*run)(struct kvb_tool *tool); /* returns the exit status */
 };
 
-struct kvb_key {
+struct kvb_tool_key {
 	const void *data;
 	size_t len;
 };
@@ -57,7 +57,7 @@ struct kvb_tool {
 	} ping;
 	const struct kvb_command *command;
 	char **args; /* keys among them are decoded in `keys` */
-	struct kvb_key *keys;
+	struct kvb_tool_key *keys;
 	size_t n_args;
 	struct kvb_client *client;
 	struct kvb_progress progress;
@@ -68,14 +68,14 @@ int kvb_tool_open(struct kvb_tool *tool, uint32_t timeout_ms);
 int kvb_tool_status(int error);
 int kvb_tool_open_failed(const struct kvb_tool *tool, int error);
 int kvb_tool_failed(const struct kvb_tool *tool, int error);
-int kvb_tool_key_failed(const struct kvb_tool *tool, const struct kvb_key *key, int error);
+int kvb_tool_key_failed(const struct kvb_tool *tool, const struct kvb_tool_key *key, int error);
 void kvb_tool_error(const struct kvb_tool *tool, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /* tool_key.c */
-int kvb_key_parse(char *arg, bool hex, struct kvb_key *ret_key);
-char *kvb_key_text(const struct kvb_key *key, bool hex);
-json_t *kvb_key_json(const struct kvb_key *key, bool hex);
+int kvb_key_parse(char *arg, bool hex, struct kvb_tool_key *ret_key);
+char *kvb_key_text(const struct kvb_tool_key *key, bool hex);
+json_t *kvb_key_json(const struct kvb_tool_key *key, bool hex);
 
 /* tool_io.c */
 struct kvb_input {

@@ -23,12 +23,12 @@ static int hex_digit(char c)
 
 /* Decodes in place, since the result is never longer. `arg` stays the key's memory.
  * 0; -EINVAL not hexadecimal. */
-int kvb_key_parse(char *arg, bool hex, struct kvb_key *ret_key)
+int kvb_key_parse(char *arg, bool hex, struct kvb_tool_key *ret_key)
 {
 	size_t len = strlen(arg);
 
 	if (!hex) {
-		*ret_key = (struct kvb_key){arg, len};
+		*ret_key = (struct kvb_tool_key){arg, len};
 		return 0;
 	}
 	if (len % 2 != 0)
@@ -40,13 +40,13 @@ int kvb_key_parse(char *arg, bool hex, struct kvb_key *ret_key)
 	for (size_t i = 0; i < len; i += 2)
 		arg[i / 2] =
 			(char)((unsigned)hex_digit(arg[i]) << 4 | (unsigned)hex_digit(arg[i + 1]));
-	*ret_key = (struct kvb_key){arg, len / 2};
+	*ret_key = (struct kvb_tool_key){arg, len / 2};
 	return 0;
 }
 
 /* Hexadecimal, or the bytes with \xNN for what does not print and \\ for the backslash. The caller
  * frees it; NULL when memory is short. */
-char *kvb_key_text(const struct kvb_key *key, bool hex)
+char *kvb_key_text(const struct kvb_tool_key *key, bool hex)
 {
 	static const char digits[] = "0123456789abcdef";
 	const unsigned char *bytes = key->data;
@@ -74,7 +74,7 @@ char *kvb_key_text(const struct kvb_key *key, bool hex)
 
 /* {"key": text} when the bytes are UTF-8, else, or when asked for, {"key_hex": digits}. NULL when
  * memory is short. */
-json_t *kvb_key_json(const struct kvb_key *key, bool hex)
+json_t *kvb_key_json(const struct kvb_tool_key *key, bool hex)
 {
 	json_t *object = json_object();
 	json_t *value = hex ? NULL : json_stringn(key->data, key->len);

@@ -26,8 +26,8 @@ static const char *file_argument(const struct kvb_tool *tool)
 }
 
 /* The JSON answer about one key; `name` and `value` say what happened. */
-static json_t *key_answer(const struct kvb_tool *tool, const struct kvb_key *key, const char *name,
-	json_t *value, const size_t *len)
+static json_t *key_answer(const struct kvb_tool *tool, const struct kvb_tool_key *key,
+	const char *name, json_t *value, const size_t *len)
 {
 	json_t *object = kvb_key_json(key, tool->hex);
 
@@ -59,7 +59,7 @@ static int read_input(const struct kvb_tool *tool, struct kvb_input *ret_input)
 
 int kvb_tool_put(struct kvb_tool *tool)
 {
-	const struct kvb_key *key = &tool->keys[0];
+	const struct kvb_tool_key *key = &tool->keys[0];
 	struct kvb_input input;
 	size_t len = 0;
 	int r = read_input(tool, &input);
@@ -84,7 +84,7 @@ int kvb_tool_put(struct kvb_tool *tool)
 
 /* Fetches an object whose length is not known beforehand. The caller frees *ret_data. */
 static int get_whole(
-	struct kvb_client *client, const struct kvb_key *key, void **ret_data, size_t *ret_len)
+	struct kvb_client *client, const struct kvb_tool_key *key, void **ret_data, size_t *ret_len)
 {
 	size_t capacity;
 	size_t len = 0;
@@ -112,7 +112,7 @@ static int get_whole(
 
 int kvb_tool_get(struct kvb_tool *tool)
 {
-	const struct kvb_key *key = &tool->keys[0];
+	const struct kvb_tool_key *key = &tool->keys[0];
 	void *data = NULL;
 	size_t len = 0;
 	int r;
@@ -151,7 +151,8 @@ static int print_answers(const struct kvb_tool *tool, json_t *answers, int statu
 	return status != EXIT_SUCCESS ? status : printed;
 }
 
-static int print_exists(const struct kvb_tool *tool, const struct kvb_key *key, const size_t *len)
+static int print_exists(
+	const struct kvb_tool *tool, const struct kvb_tool_key *key, const size_t *len)
 {
 	char *text = kvb_key_text(key, tool->hex);
 
@@ -171,7 +172,7 @@ int kvb_tool_exists(struct kvb_tool *tool)
 	int status = EXIT_SUCCESS;
 
 	for (size_t i = 0; i < tool->n_args; i++) {
-		const struct kvb_key *key = &tool->keys[i];
+		const struct kvb_tool_key *key = &tool->keys[i];
 		size_t len;
 		int r = kvb_exists(tool->client, key->data, key->len, &len);
 		bool there = r == 0;
@@ -199,7 +200,7 @@ int kvb_tool_rm(struct kvb_tool *tool)
 	int status = EXIT_SUCCESS;
 
 	for (size_t i = 0; i < tool->n_args; i++) {
-		const struct kvb_key *key = &tool->keys[i];
+		const struct kvb_tool_key *key = &tool->keys[i];
 		int r = kvb_delete(tool->client, key->data, key->len);
 		if (r < 0)
 			status = kvb_tool_key_failed(tool, key, r);

@@ -39,7 +39,7 @@ static int finish(struct printer *printer, const char *name, int r)
 static int print_entry(void *user, const struct kvb_entry *entry)
 {
 	struct printer *printer = user;
-	struct kvb_key key = {entry->key, entry->key_len};
+	struct kvb_tool_key key = {entry->key, entry->key_len};
 	char *text;
 
 	if (printer->json) {

@@ -94,6 +94,14 @@ void kvb_index_free(struct kvb_index_writer *index)
 	kvb_segment_free(&index->segment);
 }
 
+void kvb_index_set_ready(struct kvb_index_writer *index, uint64_t offset, uint64_t length)
+{
+	struct kvb_index_header *header = index->segment.base;
+
+	if (kvb_load_relaxed(&header->ready_bytes) == offset)
+		kvb_store_relaxed(&header->ready_bytes, offset + length);
+}
+
 int kvb_index_prepare(struct kvb_index_writer *index, uint32_t slot)
 {
 	uint64_t end = (uint64_t)((char *)&index->slots[slot + 1] - (char *)index->segment.base);

@@ -35,6 +35,9 @@ int kvb_index_new(struct kvb_index_writer *index, const uint8_t boot_id[KVB_ID_B
 	uint64_t hash_seed, uint64_t pool_bytes, uint32_t n_slots);
 void kvb_index_free(struct kvb_index_writer *index);
 
+/* Tells readers that a part of the pool is populated, if it joins those from the start. */
+void kvb_index_set_ready(struct kvb_index_writer *index, uint64_t offset, uint64_t length);
+
 /* Before the slot's first use: makes sure of its memory. 0; -ENOMEM. */
 int kvb_index_prepare(struct kvb_index_writer *index, uint32_t slot);
 

@@ -985,6 +985,8 @@ int kvb_store_add_range(struct kvb_store *store, uint64_t offset, uint64_t lengt
 		return -EINVAL;
 	pthread_mutex_lock(&store->lock);
 	r = kvb_extent_add_range(store->extents, offset, length);
+	if (r == 0)
+		kvb_index_set_ready(&store->index, offset, length);
 	store->hopeless = UINT64_MAX;
 	pthread_mutex_unlock(&store->lock);
 	return r;

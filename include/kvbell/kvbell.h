@@ -51,6 +51,13 @@ typedef void kvb_log_fn(void *user, enum kvb_log_level level, const char *text);
 /** Called from the thread inside kvb_put() or kvb_get(), after each fragment. Must not call back. */
 typedef void kvb_progress_fn(void *user, uint64_t done_bytes, uint64_t total_bytes);
 
+/** Flags of struct kvb_options. */
+enum kvb_open_flag {
+	KVB_OPEN_RING_ONLY =
+		1u << 0, /**< maps neither index nor pool; every read asks the server */
+	KVB_OPEN_NO_POPULATE = 1u << 1, /**< maps the pool page by page, as it is read */
+};
+
 /** All members may be zero; initialise with KVB_OPTIONS_INIT. */
 struct kvb_options {
 	size_t size;      /**< sizeof(struct kvb_options), for growth of this struct */
@@ -67,10 +74,11 @@ struct kvb_options {
 	uint32_t
 		movers; /**< threads that move the items of tickets, each with a session of its own; at
 			    most 64. 0: the threads inside kvb_reap() and kvb_wait() do */
+	uint32_t flags; /**< set of enum kvb_open_flag */
 };
-#define KVB_OPTIONS_INIT                                                                \
-	{                                                                               \
-		sizeof(struct kvb_options), NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, 0 \
+#define KVB_OPTIONS_INIT                                                                   \
+	{                                                                                  \
+		sizeof(struct kvb_options), NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, 0, 0 \
 	}
 
 /**
@@ -145,6 +153,54 @@ KVB_API int kvb_ping(struct kvb_client *client);
 
 /** The same through the ZMQ control socket. \return also -EPERM: only the server's uid may. */
 KVB_API int kvb_ping_control(struct kvb_client *client);
+
+/* --------------------------------------------------------------------------------- zero copy */
+
+/**
+ * An object that is held for reading: its bytes stay where and as they are until kvb_release(), also
+ * when it is replaced, deleted or evicted meanwhile, and when the server goes away. Members are the
+ * library's.
+ */
+struct kvb_lease {
+	const void *data;
+	size_t length;
+	void *owner;
+	uint32_t cell;
+};
+
+/** A key in a list. */
+struct kvb_key {
+	const void *data;
+	size_t len;
+};
+
+/**
+ * Holds the object under `key` for reading. With a server of the same user, or one that trusts this one,
+ * that is a few loads and stores, and no message; else the bytes are copied into memory of this process.
+ *
+ * \param ret_lease  to be given back with kvb_release(), by any thread, also after kvb_close()
+ * \return 0; -ENOENT; -ENOBUFS this client holds as many objects as the server allows (--lease-cells);
+ *   -ENOMEM; other errors as kvb_get().
+ */
+KVB_API int kvb_acquire(
+	struct kvb_client *client, const void *key, size_t key_len, struct kvb_lease *ret_lease);
+
+/** The object's bytes, to be read only. `ret_len` may be NULL. NULL only when there are none. */
+KVB_API const void *kvb_view(const struct kvb_lease *lease, size_t *ret_len);
+
+/** Gives the object back, once; then the lease is all zeros, which is allowed here as well. */
+KVB_API void kvb_release(struct kvb_lease *lease);
+
+/**
+ * How many keys of a list, from its start, have an object: the length of the longest cached prefix.
+ *
+ * \param ret_leases  NULL, or room for n: each object found is held, as by kvb_acquire(), so that it is
+ *   still there when it is read; the first *ret_n are to be given back
+ * \return 0, also for *ret_n = 0; -EINVAL; -ENAMETOOLONG; -ENOBUFS; other errors as kvb_get(), with
+ *   nothing held.
+ */
+KVB_API int kvb_prefix(struct kvb_client *client, const struct kvb_key *keys, size_t n,
+	struct kvb_lease *ret_leases, size_t *ret_n);
 
 /* ---------------------------------------------------------------------------------------- tickets */
 
@@ -237,6 +293,7 @@ struct kvb_info {
 	uint32_t credit;       /**< most ring requests in flight */
 	uint64_t attaches;     /**< how often this client was let in, the first time included */
 	uint64_t missed_wakes; /**< completions found only by a re-check; stays 0 */
+	const char *reads;     /**< "local": without asking the server; "ring"; static */
 };
 
 /** \return 0; -ENOTCONN. */

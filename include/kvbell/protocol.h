@@ -316,7 +316,8 @@ struct kvb_index_header {
 	uint32_t blocks;        /**< all of them: two per bucket, and a reserve */
 	uint32_t slots;
 	uint32_t reserved;
-	uint8_t pad[56];
+	uint64_t ready_bytes; /**< shared word: bytes from the pool's start that are populated */
+	uint8_t pad[48];
 };
 KVB_LAYOUT_ASSERT(sizeof(struct kvb_index_header) == 128, "index header");
 

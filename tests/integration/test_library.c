@@ -30,15 +30,21 @@
 static struct embedded embedded;
 static struct kvb_client *client;
 
-static struct kvb_client *open_client(uint32_t timeout_ms)
+static struct kvb_client *open_client_with(uint32_t timeout_ms, uint32_t flags)
 {
 	struct kvb_options options = KVB_OPTIONS_INIT;
 	struct kvb_client *opened = NULL;
 
+	options.flags = flags;
 	options.dir = embedded.dir;
 	options.name = "library";
 	options.timeout_ms = timeout_ms;
 	return kvb_open(&options, &opened) == 0 ? opened : NULL;
+}
+
+static struct kvb_client *open_client(uint32_t timeout_ms)
+{
+	return open_client_with(timeout_ms, 0);
 }
 
 static int start_with_pool(uint64_t pool_bytes)
@@ -370,7 +376,7 @@ static bool nothing_open(const void *arg)
 /* The calls give up; what they left behind comes back with its completions, and nothing stays open. */
 static void a_deadline_leaves_nothing_behind(void **state)
 {
-	struct kvb_client *hasty = open_client(100);
+	struct kvb_client *hasty = open_client_with(100, KVB_OPEN_RING_ONLY);
 	size_t len = 4 * 1024 * 1024;
 	uint8_t *data = malloc(len);
 
