@@ -37,7 +37,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <xxhash.h>
 
 #include "kvbell/protocol.h"
 #include "server/extent.h"
@@ -127,7 +126,7 @@ static uint64_t extent_bytes(const struct kvb_store *store, const struct kvb_obj
 
 static uint64_t hash_of(const struct kvb_store *store, const void *key, size_t key_len)
 {
-	return XXH3_64bits_withSeed(key, key_len, store->config.hash_seed);
+	return kvb_key_hash(key, key_len, store->config.hash_seed);
 }
 
 /* The link in the index that leads to the key's object, or the null link at the chain's end. */
