@@ -283,7 +283,7 @@ static void reclaim(struct kvb_store *store, uint64_t n)
 	kvb_fence_full();
 	while (id != LIST_LIMBO && n > 0) {
 		struct kvb_scan scan = {.n = 0};
-		uint32_t ids[KVB_SCAN_MAX];
+		uint32_t ids[KVB_SCAN_MAX] = {NONE};
 		for (; id != LIST_LIMBO && n > 0 && scan.n < KVB_SCAN_MAX; n--) {
 			ids[scan.n] = id;
 			scan.words[scan.n++] = lease_word(store, id);
@@ -648,7 +648,7 @@ static bool over_mark(const struct kvb_store *store, uint32_t percent)
 static int reserve_locked(struct kvb_store *store, uint64_t bytes, struct kvb_object **ret_object)
 {
 	bool slots_out = store->slots_taken == store->config.objects_max;
-	uint32_t extent = KVB_EXTENT_NONE, id;
+	uint32_t extent = KVB_EXTENT_NONE, id = NONE;
 	int r;
 
 	if (slots_out && store->evictable == 0 && store->stats.limbo == 0)
