@@ -256,26 +256,23 @@ static void deliver(struct kvb_conn *conn, zmq_msg_t frames[2])
 	finish_locked(dealer, exchange, status < 0 ? status : kept);
 }
 
-/* Everything that is there. True: something was. */
-static bool receive_all_locked(struct kvb_conn *conn)
+/* Everything that is there. */
+static void receive_all_locked(struct kvb_conn *conn)
 {
 	zmq_msg_t frames[2];
-	bool some = false;
 	int r;
 
 	if (!conn->dealer.socket)
-		return false;
+		return;
 	do {
 		zmq_msg_init(&frames[0]);
 		zmq_msg_init(&frames[1]);
 		r = receive_frames(conn->dealer.socket, frames);
 		if (r == 0)
 			deliver(conn, frames);
-		some = some || r == 0;
 		zmq_msg_close(&frames[0]);
 		zmq_msg_close(&frames[1]);
 	} while (r == 0 || r == -EPROTO);
-	return some;
 }
 
 /* ----------------------------------------------------------------------------------------- sending */
@@ -403,16 +400,39 @@ static void send_all_locked(struct kvb_conn *conn)
 	}
 }
 
+static bool wants_to_send(struct kvb_dealer *dealer)
+{
+	/* All wait for the token's answer. */
+	if (dealer->state == KVB_DEALER_ATTACHING && dealer->attach.state != KVB_EXCHANGE_QUEUED)
+		return false;
+	return first_queued(dealer) != NULL;
+}
+
+/* Receiving may have taken in that the connection stands, or has room again: the descriptor does
+ * not tell of it any more. */
+static bool can_go_on(const struct kvb_dealer *dealer)
+{
+	int r, events = 0;
+	size_t size = sizeof(events);
+
+	if (!dealer->socket)
+		return false;
+	do {
+		r = zmq_getsockopt(dealer->socket, ZMQ_EVENTS, &events, &size);
+	} while (r < 0 && errno == EINTR);
+	return r == 0 && events != 0;
+}
+
 /* All that can be done without waiting. Receiving comes last: whoever sends also takes in what the
  * descriptor would have told the sleeper of. */
 static void turn_locked(struct kvb_conn *conn)
 {
-	bool some;
+	struct kvb_dealer *dealer = &conn->dealer;
 
 	do {
 		send_all_locked(conn);
-		some = receive_all_locked(conn);
-	} while (some && first_queued(&conn->dealer));
+		receive_all_locked(conn);
+	} while (wants_to_send(dealer) && can_go_on(dealer));
 }
 
 /* ----------------------------------------------------------------------------------------- waiting */
@@ -515,7 +535,7 @@ void kvb_dealer_end(struct kvb_conn *conn, int error)
 	struct kvb_dealer *dealer = &conn->dealer;
 
 	pthread_mutex_lock(&dealer->lock);
-	(void)receive_all_locked(conn);
+	receive_all_locked(conn);
 	dealer->ended = true;
 	finish_unattended_locked(dealer, error, UINT64_MAX);
 	pthread_mutex_unlock(&dealer->lock);
