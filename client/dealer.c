@@ -48,8 +48,9 @@ void kvb_dealer_done(struct kvb_dealer *dealer)
 {
 	if (dealer->socket)
 		zmq_close(dealer->socket);
-	if (dealer->context)
-		zmq_ctx_term(dealer->context);
+	/* In a caller's thread, too, where signals strike: it is not ended then. */
+	while (dealer->context && zmq_ctx_term(dealer->context) < 0 && errno == EINTR)
+		;
 	pthread_cond_destroy(&dealer->changed);
 	pthread_mutex_destroy(&dealer->lock);
 	kvb_fd_close(&dealer->wake_fd);
@@ -82,10 +83,13 @@ static int make_socket(struct kvb_dealer *dealer, const char *dir)
 			    dealer->socket, options[i].option, &options[i].value, sizeof(int)) < 0)
 			return -errno;
 	snprintf(endpoint, sizeof(endpoint), "ipc://%s", path);
-	if (zmq_getsockopt(dealer->socket, ZMQ_FD, &dealer->socket_fd, &size) < 0 ||
-		zmq_connect(dealer->socket, endpoint) < 0)
+	if (zmq_getsockopt(dealer->socket, ZMQ_FD, &dealer->socket_fd, &size) < 0)
 		return -errno;
-	return 0;
+	/* A signal may strike before it has begun. */
+	do {
+		r = zmq_connect(dealer->socket, endpoint);
+	} while (r < 0 && errno == EINTR);
+	return r < 0 ? -errno : 0;
 }
 
 static int open_socket(struct kvb_dealer *dealer, const char *dir)

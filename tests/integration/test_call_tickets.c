@@ -1248,6 +1248,27 @@ static void the_first_call_does_not_sleep_over_the_connection(void **state)
 	assert_in_range(sleeps_in_vain, 0, 2);
 }
 
+static void a_signal_ends_no_call_early(void **state)
+{
+	uint32_t before = kvb_load_acquire(&contexts);
+
+	(void)state;
+	for (uint32_t i = 0; i < NEW_CLIENTS; i++) {
+		change_client(0, 0);
+		interrupt_zmq = true;
+		assert_answered(fly(T_SYNC, 0));
+		assert_int_equal(kvb_ping_control(client), 0);
+		interrupt_zmq = false;
+		kvb_store_release(&interrupt_ends, 2u);
+		kvb_close(client);
+		client = NULL;
+		kvb_store_release(&interrupt_ends, 0u);
+		/* ZMQ's threads and sockets are gone with the client. */
+		assert_int_equal(kvb_load_acquire(&contexts), before);
+	}
+	assert_true(interruptions > 20);
+}
+
 static int stop_interrupting(void **state)
 {
 	poll_watched = send_blindly = interrupt_zmq = false;
@@ -1361,6 +1382,7 @@ int main(void)
 		TEST_CUT(a_lost_token_keeps_nobody_out_for_ever),
 		TEST_BREAK(whoever_sends_takes_in_the_answer_of_the_sleeper),
 		TEST_BREAK(the_first_call_does_not_sleep_over_the_connection),
+		TEST_BREAK(a_signal_ends_no_call_early),
 		TEST(signals_that_strike_change_no_answer),
 	};
 
