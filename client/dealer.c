@@ -30,6 +30,8 @@
 /* How often a sleeper looks at the life word. */
 #define RECHECK_MS 200
 #define HWM        1000
+/* A server that takes the token and refuses what follows would be asked for ever. */
+#define REFUSALS_MAX 8
 
 /* -------------------------------------------------------------------------------------- the socket */
 
@@ -206,12 +208,13 @@ static void take_attach_answer(struct kvb_dealer *dealer, int status, zmq_msg_t 
 }
 
 /* ZMQ has made a new connection, which the token was not presented on. Nothing was begun, so it is
- * safe to ask again, once. True: it will be. */
+ * safe to ask again; also when that one is lost before the answer, but not for ever. True: it will
+ * be. */
 static bool ask_again(struct kvb_dealer *dealer, struct kvb_exchange *exchange)
 {
-	if (exchange->retried)
+	if (exchange->refusals == REFUSALS_MAX)
 		return false;
-	exchange->retried = true;
+	exchange->refusals++;
 	exchange->state = KVB_EXCHANGE_QUEUED;
 	/* Others may have found out before, and present it already. */
 	if (dealer->state == KVB_DEALER_ATTACHED && exchange->attachment == dealer->attachments)

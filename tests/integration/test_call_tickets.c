@@ -1162,6 +1162,20 @@ static void a_lost_token_keeps_nobody_out_for_ever(void **state)
 	stop_and_check_callers();
 }
 
+/* It is cut before the call is sent, and again when the new one has the token and the call is sent again. */
+static void a_call_is_refused_by_two_connections(void **state)
+{
+	uint32_t tokens;
+
+	(void)state;
+	assert_answered(fly(T_SYNC, 0));
+	tokens = kvb_load_acquire(&tokens_sent);
+	kvb_store_release(&cut_before_calls, 2u);
+	assert_answered(fly(T_SYNC, 0));
+	assert_int_equal(kvb_load_acquire(&cut_before_calls), 0);
+	assert_int_equal(kvb_load_acquire(&tokens_sent), tokens + 2);
+}
+
 static int stop_cutting(void **state)
 {
 	kvb_store_release(&cut_at_tokens, 0u);
@@ -1380,6 +1394,7 @@ int main(void)
 		TEST_CUT(calls_go_on_when_the_connection_is_cut),
 		TEST_CUT(flights_go_on_when_the_connection_is_cut),
 		TEST_CUT(a_lost_token_keeps_nobody_out_for_ever),
+		TEST_CUT(a_call_is_refused_by_two_connections),
 		TEST_BREAK(whoever_sends_takes_in_the_answer_of_the_sleeper),
 		TEST_BREAK(the_first_call_does_not_sleep_over_the_connection),
 		TEST_BREAK(a_signal_ends_no_call_early),
