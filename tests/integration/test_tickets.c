@@ -30,12 +30,13 @@
 #include "shm/util.h"
 #include "tests/embedded.h"
 #include "tests/gate.h"
+#include "tests/process.h"
 
 #define MANY       5000u
 #define POLLED     400u
 #define SUBMITTERS 4u
 #define PER_THREAD 300u
-#define LONG_MS    60000
+#define LONG_MS    (60000 * TEST_SLOWER)
 
 static struct embedded embedded;
 
@@ -50,7 +51,7 @@ static void start_server(uint64_t pool_bytes)
 	assert_int_equal(embedded_start(&embedded, &config), 0);
 }
 
-static struct kvb_client *open_client(uint32_t movers)
+static struct kvb_client *open_client_for(uint32_t movers, uint32_t timeout_ms)
 {
 	struct kvb_options options = KVB_OPTIONS_INIT;
 	struct kvb_client *client = NULL;
@@ -58,8 +59,14 @@ static struct kvb_client *open_client(uint32_t movers)
 	options.dir = embedded.dir;
 	options.name = "tickets";
 	options.movers = movers;
+	options.timeout_ms = timeout_ms;
 	assert_int_equal(kvb_open(&options, &client), 0);
 	return client;
+}
+
+static struct kvb_client *open_client(uint32_t movers)
+{
+	return open_client_for(movers, 0);
 }
 
 static uint64_t counter(const uint64_t *counter)
@@ -512,6 +519,130 @@ static void threads_that_wait_and_one_that_polls(void **state)
 	stop_server();
 }
 
+/* ------------------------------------------------------------------------------------ bounded memory */
+
+#define BIG_ITEM  (32 * KVB_MIB)
+#define BIG_BYTES (20 * KVB_GIB)
+#define BIG_POOL  (256 * KVB_MIB)
+/* Versions of a payload begin at different places of the same memory. */
+#define VERSIONS 8u
+#define BIG_KEYS 2u
+/* What allocators and stacks may take, of a sanitizer too; ThreadSanitizer keeps notes on each byte. */
+#ifdef __SANITIZE_THREAD__
+#define SLACK KVB_GIB
+#else
+#define SLACK (16 * TEST_SLOWER * KVB_MIB)
+#endif
+
+/* Resident memory of this process from now on: its largest value is counted anew. */
+static uint64_t memory_restart(void)
+{
+	FILE *file = fopen("/proc/self/clear_refs", "we");
+
+	assert_non_null(file);
+	assert_true(fputs("5", file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	return process_memory(getpid(), "VmRSS:");
+}
+
+static uint8_t *make_memory(size_t size)
+{
+	uint8_t *memory =
+		mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_true(memory != MAP_FAILED);
+	memset(memory, 0, size);
+	return memory;
+}
+
+static struct kvb_item *make_big_items(size_t n, uint8_t *memory)
+{
+	static const char keys[BIG_KEYS][8] = {"big-0", "big-1"};
+	struct kvb_item *items = test_calloc(n, sizeof(*items));
+
+	for (size_t i = 0; i < n; i++)
+		items[i] = (struct kvb_item){.key = keys[i % BIG_KEYS],
+			.key_len = 5,
+			.data = memory + i / BIG_KEYS % VERSIONS * 8,
+			.size = BIG_ITEM};
+	return items;
+}
+
+/* One version, and that one whole. */
+static bool is_a_version(const uint8_t *memory, const uint8_t *got)
+{
+	for (unsigned i = 0; i < VERSIONS; i++)
+		if (memcmp(memory + (size_t)i * 8, got, BIG_ITEM) == 0)
+			return true;
+	return false;
+}
+
+static void check_big_gets(struct kvb_client *client, const uint8_t *memory, uint8_t *got)
+{
+	struct kvb_item *items = make_big_items(BIG_KEYS, got);
+	uint64_t ticket;
+
+	for (unsigned i = 0; i < BIG_KEYS; i++) {
+		items[i].buffer = got;
+		memset(got, 0, BIG_ITEM);
+		assert_int_equal(kvb_submit_get(client, &items[i], 1, NULL, &ticket), 0);
+		assert_completion(wait_for(client, ticket), 0, 0);
+		assert_int_equal(items[i].length, BIG_ITEM);
+		assert_true(is_a_version(memory, got));
+	}
+	test_free(items);
+}
+
+static void check_big(uint32_t movers, uint64_t bytes, uint8_t *memory, uint8_t *got)
+{
+	struct kvb_client *client = open_client_for(movers, LONG_MS);
+	size_t n = bytes / BIG_ITEM;
+	struct kvb_item *items = make_big_items(n, memory);
+	uint64_t before = memory_restart(), shared = process_memory(getpid(), "RssShmem:");
+	uint64_t begin_ns = kvb_now_ns(), most, ticket;
+
+	assert_int_equal(submit_put(client, items, n, NULL, &ticket), 0);
+	assert_completion(wait_for(client, ticket), 0, 0);
+	most = process_memory(getpid(), "VmHWM:");
+	/* Pages of pool and staging come when they are touched, and stay. */
+	shared = process_memory(getpid(), "RssShmem:") - shared;
+	print_message("%u movers: %llu MiB in %.1f s; resident memory grew by %llu MiB, of which "
+		      "%llu MiB pool and staging\n",
+		movers, (unsigned long long)(bytes / KVB_MIB),
+		(double)(kvb_now_ns() - begin_ns) / 1e9,
+		(unsigned long long)((most - before) / KVB_MIB),
+		(unsigned long long)(shared / KVB_MIB));
+	/* Staging is mapped twice in this process. */
+	assert_true(shared <= BIG_POOL + 2 * 8 * KVB_MIB * (movers + 1));
+	assert_true(most <= before + shared + SLACK);
+	for (size_t i = 0; i < n; i++)
+		assert_int_equal(items[i].result, 0);
+	check_big_gets(client, memory, got);
+	test_free(items);
+	kvb_close(client);
+}
+
+static void twenty_gib_in_one_batch_need_no_memory(void **state)
+{
+	/* Under a sanitizer one of three goes the whole way; where each byte is looked at, none. */
+#ifdef __SANITIZE_THREAD__
+	uint64_t bytes = BIG_BYTES / 40, short_bytes = bytes;
+#else
+	uint64_t bytes = BIG_BYTES, short_bytes = BIG_BYTES / TEST_SLOWER / TEST_SLOWER;
+#endif
+	uint8_t *memory = make_memory(BIG_ITEM + VERSIONS * 8), *got = make_memory(BIG_ITEM);
+
+	(void)state;
+	kvb_pattern_fill(memory, BIG_ITEM + VERSIONS * 8, 20);
+	start_server(BIG_POOL);
+	check_big(0, short_bytes, memory, got);
+	check_big(1, short_bytes, memory, got);
+	check_big(2, bytes, memory, got);
+	stop_server();
+	munmap(memory, BIG_ITEM + VERSIONS * 8);
+	munmap(got, BIG_ITEM);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -521,6 +652,7 @@ int main(void)
 		cmocka_unit_test(a_poller_misses_none_beside_blocking_calls),
 		cmocka_unit_test(the_descriptor_is_silent_when_there_is_nothing),
 		cmocka_unit_test(threads_that_wait_and_one_that_polls),
+		cmocka_unit_test(twenty_gib_in_one_batch_need_no_memory),
 	};
 
 	return cmocka_run_group_tests_name("tickets", tests, NULL, NULL) ? 1 : 0;
