@@ -755,12 +755,15 @@ static void a_submit_returns_though_nothing_is_moved(void **state)
 
 /* ------------------------------------------------------------- what is not touched, whatever happens */
 
+static uint32_t held_slot; /* atomic: of the session that came to the gate last */
+
 /* Copies of the server wait at the gate. */
 static void hold_copy(enum kvb_hook_point point, uint32_t slot)
 {
-	(void)slot;
-	if (point == KVB_HOOK_COPY)
-		gate_pass();
+	if (point != KVB_HOOK_COPY)
+		return;
+	kvb_store_release(&held_slot, slot);
+	gate_pass();
 }
 
 static void start_held_server(void)
@@ -1118,6 +1121,138 @@ static void a_late_ticket_completes_once_and_lets_go_of_the_memory(void **state)
 	stop_held_server();
 }
 
+/* ------------------------------------------------------------------------ what a lane alone may come to */
+
+#define CUT_ITEMS 64u
+#define CUT_MS    (5000 * TEST_SLOWER)
+
+/* The server finds the session that is at the gate broken; the client's own goes on. */
+static void end_held_session(void)
+{
+	struct kvb_sessions *sessions = &embedded.server->sessions;
+	uint32_t slot = kvb_load_acquire(&held_slot);
+	struct kvb_session *session =
+		kvb_session_get(sessions, kvb_session_own_id(&sessions->slots[slot]));
+
+	assert_non_null(session);
+	kvb_session_fail(session, KVB_REASON_PROTOCOL, "says the test");
+	kvb_session_put(session);
+}
+
+static void check_cut(uint32_t movers)
+{
+	struct kvb_client *client = open_client(movers);
+	struct waiter waiter = {.client = client};
+	size_t sizes[CUT_ITEMS];
+	struct batch batch;
+	uint64_t begin_ns;
+
+	for (unsigned i = 0; i < CUT_ITEMS; i++)
+		sizes[i] = KVB_MIB;
+	batch_make(&batch, "cut", sizes, CUT_ITEMS);
+	batch_fill(&batch, 1);
+	gate_close();
+	assert_int_equal(submit_put(client, batch.items, batch.n, NULL, &waiter.ticket), 0);
+	assert_int_equal(kvb_thread_start(&waiter.thread, "waiter", wait_without_end, &waiter), 0);
+	assert_true(embedded_wait(some_are_at_the_gate, NULL));
+	end_held_session();
+	begin_ns = kvb_now_ns();
+	gate_open();
+	pthread_join(waiter.thread, NULL);
+	print_message("%u movers: the rest came to its end after %llu ms\n", movers,
+		(unsigned long long)((kvb_now_ns() - begin_ns) / KVB_NS_PER_MS));
+	assert_int_equal(waiter.result, -ECONNRESET);
+	assert_true(kvb_now_ns() - begin_ns < CUT_MS * KVB_NS_PER_MS);
+	assert_completion(run(client, submit_put, &batch), 0, 0);
+	batch_free(&batch);
+	kvb_close(client);
+}
+
+static void a_lane_whose_session_ends_attaches_again(void **state)
+{
+	(void)state;
+	start_held_server();
+	check_cut(1);
+	check_cut(0);
+	stop_held_server();
+}
+
+static void check_no_lane(void)
+{
+	struct kvb_client *client = open_client_for(0, SHORT_MS);
+	struct pollfd fd = {.fd = kvb_event_fd(client), .events = POLLIN};
+	struct kvb_item item = {.key = "k", .key_len = 1};
+	struct kvb_completion completion = {0};
+	uint64_t end_ns = kvb_now_ns() + CUT_MS * KVB_NS_PER_MS, ticket;
+	int n = 0;
+
+	assert_int_equal(kvb_submit_exists(client, &item, 1, NULL, &ticket), 0);
+	while (n == 0) {
+		assert_true(kvb_now_ns() < end_ns);
+		assert_int_equal(poll(&fd, 1, CUT_MS), 1);
+		n = kvb_reap(client, &completion, 1);
+	}
+	assert_int_equal(completion.ticket, ticket);
+	assert_completion(completion, -ETIMEDOUT, 1);
+	kvb_close(client);
+}
+
+static void a_deadline_is_told_of_though_no_lane_is_attached(void **state)
+{
+	struct kvb_server_options config;
+
+	(void)state;
+	embedded_config(&config);
+	/* The client itself has it, and its lane is refused. */
+	config.sessions_max = 1;
+	assert_int_equal(embedded_start(&embedded, &config), 0);
+	check_no_lane();
+	stop_server();
+}
+
+/* More items than a lane has on its way at once. */
+#define QUEUED 200u
+
+static void check_full_lane(uint32_t movers)
+{
+	struct kvb_client *client = open_client(movers);
+	struct pollfd fd = {.fd = kvb_event_fd(client), .events = POLLIN};
+	struct kvb_completion completion = {0};
+	size_t sizes[QUEUED];
+	struct batch batch;
+	unsigned wakes = 0;
+	uint64_t ticket, end_ns;
+
+	for (unsigned i = 0; i < QUEUED; i++)
+		sizes[i] = 100;
+	batch_make(&batch, "queued", sizes, QUEUED);
+	batch_fill(&batch, 1);
+	assert_completion(run(client, submit_put, &batch), 0, 0);
+	gate_close();
+	assert_int_equal(kvb_submit_get(client, batch.items, batch.n, NULL, &ticket), 0);
+	for (end_ns = kvb_now_ns() + KVB_NS_PER_S; kvb_now_ns() < end_ns;) {
+		if (poll(&fd, 1, 100) == 0)
+			continue;
+		wakes++;
+		assert_int_equal(kvb_reap(client, &completion, 1), 0);
+	}
+	print_message("%u movers: %u wakes in a second in which nothing moved\n", movers, wakes);
+	gate_open();
+	assert_completion(wait_for(client, ticket), 0, 0);
+	assert_in_range(wakes, 0, 20);
+	batch_free(&batch);
+	kvb_close(client);
+}
+
+static void a_poller_sleeps_while_all_that_can_be_is_on_its_way(void **state)
+{
+	(void)state;
+	start_held_server();
+	check_full_lane(1);
+	check_full_lane(0);
+	stop_held_server();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1132,6 +1267,9 @@ int main(void)
 		cmocka_unit_test(close_leaves_the_callers_memory_alone),
 		cmocka_unit_test(a_forked_child_leaves_the_parents_tickets_alone),
 		cmocka_unit_test(a_late_ticket_completes_once_and_lets_go_of_the_memory),
+		cmocka_unit_test(a_lane_whose_session_ends_attaches_again),
+		cmocka_unit_test(a_deadline_is_told_of_though_no_lane_is_attached),
+		cmocka_unit_test(a_poller_sleeps_while_all_that_can_be_is_on_its_way),
 	};
 
 	return cmocka_run_group_tests_name("tickets", tests, NULL, NULL) ? 1 : 0;
