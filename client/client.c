@@ -225,6 +225,8 @@ bool kvb_client_attach_again(struct kvb_client *client, int wake_fd, struct kvb_
 		if (r != told && r != -ECANCELED)
 			kvb_client_log(client, KVB_LOG_WARN, "cannot attach: %s", kvb_strerror(r));
 		told = r;
+		/* Perhaps no lane is attached, and nobody else looks. */
+		kvb_tickets_expire(&client->tickets, kvb_now_ns());
 		pause_or_wake(wake_fd, backoff_ms);
 		backoff_ms = (uint32_t)kvb_min_u64(2 * backoff_ms, BACKOFF_MAX_MS);
 	}
