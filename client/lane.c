@@ -204,6 +204,13 @@ static bool turn_locked(struct kvb_lane *lane, struct kvb_conn *conn)
 	return moved;
 }
 
+/* Driver, with tickets->lock: whether take_items() would find one. */
+static bool may_take_locked(const struct kvb_lane *lane)
+{
+	return !TAILQ_EMPTY(&lane->unused) &&
+		kvb_tickets_may_take_locked(&lane->client->tickets, payload_room(lane));
+}
+
 /* Says that the queues are looked at only when poked. False: there is something to take. */
 static bool rest(struct kvb_lane *lane)
 {
@@ -211,8 +218,7 @@ static bool rest(struct kvb_lane *lane)
 	bool may_take;
 
 	pthread_mutex_lock(&tickets->lock);
-	may_take = !TAILQ_EMPTY(&lane->unused) &&
-		kvb_tickets_may_take_locked(tickets, payload_room(lane));
+	may_take = may_take_locked(lane);
 	lane->resting = !may_take && !TAILQ_EMPTY(&lane->unused);
 	pthread_mutex_unlock(&tickets->lock);
 	return !may_take;
@@ -245,8 +251,11 @@ static int sleep_idle_locked(struct kvb_lane *lane, struct kvb_conn *conn, uint6
 /* Waits for a completion, for items or for a deadline. 0; the connection's error. */
 static int sleep_locked(struct kvb_lane *lane, struct kvb_conn *conn, uint64_t deadline_ns)
 {
-	int r = 0;
+	int r = kvb_load_acquire(&conn->failed);
 
+	/* Nothing is taken for it any more, however much is queued. */
+	if (r < 0)
+		return r;
 	/* Between the look at the queues and the sleep the connection's lock is not let go of, so
 	 * that no poke can get lost. */
 	if (!rest(lane))
@@ -353,13 +362,14 @@ static struct kvb_conn *claim(struct kvb_lane *lane)
 	return conn;
 }
 
-static void unclaim(struct kvb_lane *lane, bool more)
+/* `usable`: a caller who comes again could move what is queued. */
+static void unclaim(struct kvb_lane *lane, bool usable, bool more)
 {
 	struct kvb_tickets *tickets = &lane->client->tickets;
 
 	pthread_mutex_lock(&tickets->lock);
+	more = usable && (more || may_take_locked(lane));
 	lane->driven = false;
-	more = more || kvb_tickets_may_take_locked(tickets, payload_room(lane));
 	pthread_cond_broadcast(&tickets->finished);
 	pthread_mutex_unlock(&tickets->lock);
 	if (more)
@@ -383,7 +393,7 @@ void kvb_lanes_drive(
 		more = arm_locked(lane, conn);
 	pthread_mutex_unlock(&conn->lock);
 	/* If the connection has failed, the lane's thread takes it from here. */
-	unclaim(lane, r == 0 && more);
+	unclaim(lane, r == 0, more);
 	kvb_conn_unref(conn);
 }
 
