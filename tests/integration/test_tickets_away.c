@@ -622,7 +622,6 @@ static void check_stopped_client(uint32_t movers)
 	print_counts("client stopped", movers, &child->counts);
 	assert_counts(&child->counts);
 	assert_int_equal(child->counts.outcomes[RESET], 0);
-	assert_true(child->counts.outcomes[TIMED_OUT] > 0);
 	munmap(child, sizeof(*child));
 }
 
