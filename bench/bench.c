@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "bench/batch.h"
 #include "bench/fairness.h"
 #include "bench/limits.h"
 #include "bench/placement.h"
@@ -30,6 +31,7 @@
 #define SMALL_BYTES (64 * KVB_KIB) /* up to here the latency matters, beyond the bandwidth */
 #define LIMIT_BYTES (32 * KVB_MIB)
 #define IDLE_US     10000u
+#define BATCH       64u
 
 enum { EXIT_USAGE = 2 };
 enum {
@@ -287,22 +289,27 @@ static int op_ping_control(struct bench *bench, uint64_t bytes, unsigned turn)
 	return kvb_ping_control(bench->client);
 }
 
+static size_t key_of(uint64_t bytes, unsigned turn, char *key, size_t size)
+{
+	return (size_t)snprintf(key, size, "bench-%llu-%u", (unsigned long long)bytes, turn % KEYS);
+}
+
 static int op_put(struct bench *bench, uint64_t bytes, unsigned turn)
 {
 	char key[32];
-	int n = snprintf(key, sizeof(key), "bench-%llu-%u", (unsigned long long)bytes, turn % KEYS);
+	size_t n = key_of(bytes, turn, key, sizeof(key));
 
-	return kvb_put(bench->client, key, (size_t)n,
-		bench->payload + (turn % KEYS) * bench->payload_max, bytes);
+	return kvb_put(
+		bench->client, key, n, bench->payload + (turn % KEYS) * bench->payload_max, bytes);
 }
 
 static int op_get(struct bench *bench, uint64_t bytes, unsigned turn)
 {
 	char key[32];
-	int n = snprintf(key, sizeof(key), "bench-%llu-%u", (unsigned long long)bytes, turn % KEYS);
+	size_t n = key_of(bytes, turn, key, sizeof(key));
 
-	return kvb_get(bench->client, key, (size_t)n,
-		bench->payload + (turn % KEYS) * bench->payload_max, bytes, NULL);
+	return kvb_get(bench->client, key, n, bench->payload + (turn % KEYS) * bench->payload_max,
+		bytes, NULL);
 }
 
 static int measure(
@@ -400,6 +407,47 @@ static int measure_zmq_put(struct bench *bench, uint64_t bytes)
 	return 0;
 }
 
+/* A batch of the same keys and payloads as one by one, moved by so many threads; 0: the one that waits. */
+static int measure_batch(struct bench *bench, uint64_t bytes, uint32_t movers)
+{
+	static char keys[KEYS][32];
+	static struct kvb_item items[BATCH];
+	struct kvb_options options = KVB_OPTIONS_INIT;
+	struct kvb_batch batch = {.items = items, .n = BATCH};
+	char name[48], limit[48], text[24], suffix[16] = "";
+	int r;
+
+	size_name(bytes, text, sizeof(text));
+	if (movers > 0)
+		snprintf(suffix, sizeof(suffix), ".%umovers", movers);
+	snprintf(name, sizeof(name), "put.%s.batch%s", text, suffix);
+	snprintf(limit, sizeof(limit), "memcpy.%s", text);
+	if (!kvb_run_begin(&bench->run, name))
+		return 0;
+	for (unsigned i = 0; i < KEYS; i++)
+		key_of(bytes, i, keys[i], sizeof(keys[i]));
+	for (unsigned i = 0; i < BATCH; i++)
+		items[i] = (struct kvb_item){.key = keys[i % KEYS],
+			.key_len = strlen(keys[i % KEYS]),
+			.data = bench->payload + (i % KEYS) * bench->payload_max,
+			.size = bytes};
+	options.flags = KVB_OPEN_RING_ONLY;
+	options.movers = movers;
+	r = kvb_run_connect(&bench->run, &bench->server, &options, &batch.client);
+	if (r < 0)
+		return r;
+	r = kvb_batch_measure(&bench->run, &batch, name, limit);
+	kvb_close(batch.client);
+	return r;
+}
+
+static int measure_batches(struct bench *bench, uint64_t bytes)
+{
+	int r = measure_batch(bench, bytes, 0);
+
+	return r < 0 ? r : measure_batch(bench, bytes, 2);
+}
+
 /* With one kind of server: the pings, and the sizes that the suites ask for. */
 static int measure_pair(struct bench *bench, bool spins)
 {
@@ -410,6 +458,9 @@ static int measure_pair(struct bench *bench, bool spins)
 	for (unsigned i = 0; i < bench->n_sizes && r == 0; i++)
 		if (wanted(bench, bench->sizes[i] <= SMALL_BYTES ? "latency" : "bandwidth"))
 			r = measure_size(bench, bench->sizes[i], spins);
+	for (unsigned i = 0; i < bench->n_sizes && r == 0; i++)
+		if (!spins && bench->sizes[i] > SMALL_BYTES && wanted(bench, "bandwidth"))
+			r = measure_batches(bench, bench->sizes[i]);
 	close_pair(bench);
 	return r;
 }
