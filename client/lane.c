@@ -425,6 +425,7 @@ void kvb_lanes_drive(
 	if (r == 0 && !more)
 		more = arm_locked(lane, conn);
 	pthread_mutex_unlock(&conn->lock);
+	kvb_client_hook(KVB_CLIENT_HOOK_LEAVE);
 	/* If the connection has failed, the lane's thread takes it from here. */
 	unclaim(lane, r == 0, more);
 	kvb_conn_unref(conn);
