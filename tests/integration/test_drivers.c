@@ -216,6 +216,8 @@ static void open_client(uint32_t movers, uint32_t timeout_ms)
 
 	options.dir = embedded.dir;
 	options.name = "drivers";
+	/* What can be had without asking would not come to a lane. */
+	options.flags = KVB_OPEN_RING_ONLY;
 	options.movers = movers;
 	options.timeout_ms = timeout_ms;
 	assert_int_equal(kvb_open(&options, &client), 0);
