@@ -556,7 +556,7 @@ static void silent_connections_are_capped_and_time_out(void **state)
 /* While a session spins its client gets ahead of the worker: the hook submits, in the worker's
  * thread, and the test's thread only waits. */
 static struct {
-	enum { GAME_NONE, GAME_BURSTS, GAME_REPAIR } game;
+	enum game { GAME_NONE, GAME_BURSTS, GAME_REPAIR } game; /* atomic */
 	uint64_t visit;  /* the current one, by the server's count */
 	uint64_t before; /* requests served when it looked again for the first time */
 	uint64_t most;   /* served after that, in any visit */
@@ -593,12 +593,14 @@ static void get_ahead(enum kvb_hook_point point, uint32_t slot)
 	const struct kvb_session *session = &embedded.server->sessions.slots[slot];
 	struct kvb_sqe nop = {.op = KVB_OP_NOP};
 
+	enum game game = kvb_load_acquire(&spinner.game);
+
 	if (point != KVB_HOOK_SPIN)
 		return;
 	/* Publishes the honest tail as well. */
-	if (spinner.game == GAME_REPAIR && kvb_load_acquire(&session->failure) != KVB_REASON_NONE)
+	if (game == GAME_REPAIR && kvb_load_acquire(&session->failure) != KVB_REASON_NONE)
 		(void)kvb_sq_push(&raw.sq, &nop, NULL);
-	if (spinner.game == GAME_BURSTS && kvb_load_relaxed(&spinner.rounds) < ROUNDS) {
+	if (game == GAME_BURSTS && kvb_load_relaxed(&spinner.rounds) < ROUNDS) {
 		note_visit();
 		submit_burst();
 		(void)kvb_fetch_add(&spinner.rounds, 1u);
@@ -638,8 +640,9 @@ static void a_visit_is_bounded_however_often_it_looks_again(void **state)
 	struct kvb_sqe nop = {.op = KVB_OP_NOP};
 
 	(void)state;
-	spinner.game = GAME_BURSTS;
 	assert_int_equal(raw_submit(&raw, &nop, NULL), 0);
+	/* From here on the rings are the worker's; pairs with the load in get_ahead(). */
+	kvb_store_release(&spinner.game, GAME_BURSTS);
 	assert_true(embedded_wait(all_rounds_done, NULL));
 	assert_in_range(spinner.most, BURST, embedded.server->visit_requests - 1);
 }
@@ -648,11 +651,14 @@ static void a_visit_is_bounded_however_often_it_looks_again(void **state)
 static void a_session_that_failed_is_not_served_again(void **state)
 {
 	struct kvb_sqe nop = {.op = KVB_OP_NOP};
+	uint32_t tail;
 
 	(void)state;
-	spinner.game = GAME_REPAIR;
 	assert_int_equal(raw_call(&raw, &nop, NULL, NULL), 0);
-	kvb_store_release(&raw.sq.header->sq_tail, raw.sq.tail + 9);
+	tail = raw.sq.tail + 9;
+	/* As above. */
+	kvb_store_release(&spinner.game, GAME_REPAIR);
+	kvb_store_release(&raw.sq.header->sq_tail, tail);
 	raw_kick(&raw);
 	expect_goodbye(raw.door_fd, KVB_REASON_PROTOCOL, -EPROTO);
 	assert_int_equal(kvb_load_relaxed(&embedded.server->counters.nops), 1);
