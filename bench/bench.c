@@ -15,13 +15,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "bench/batch.h"
 #include "bench/fairness.h"
 #include "bench/limits.h"
 #include "bench/placement.h"
 #include "bench/results.h"
+#include "bench/run.h"
 #include "bench/server.h"
-#include "client/full.h"
-#include "client/terminal.h"
 #include "kvbell/kvbell.h"
 #include "shm/parse.h"
 #include "shm/util.h"
@@ -31,7 +31,7 @@
 #define SMALL_BYTES (64 * KVB_KIB) /* up to here the latency matters, beyond the bandwidth */
 #define LIMIT_BYTES (32 * KVB_MIB)
 #define IDLE_US     10000u
-#define FULL_NS     (60 * KVB_NS_PER_S)
+#define BATCH       64u
 
 enum { EXIT_USAGE = 2 };
 enum {
@@ -45,38 +45,18 @@ enum {
 };
 
 struct bench {
+	struct kvb_run run;
 	cpu_set_t server_cpus, client_cpus;
-	struct kvb_placement placement;
 	uint32_t spin_us;
-	double seconds;
 	uint64_t sizes[SIZES_MAX];
 	unsigned n_sizes;
-	bool json;
 	const char *suite; /* NULL: all */
-	struct kvb_results results;
-
-	bool planning; /* nothing is measured, only counted */
-	unsigned planned, begun;
-	struct kvb_progress progress;
 
 	struct kvb_own_server server;
 	struct kvb_client *client;
 	uint8_t *payload; /* KEYS times the largest size */
 	uint64_t payload_max;
 };
-
-static int fail(const char *what, int r)
-{
-	fprintf(stderr, "kvbell-bench: %s: %s\n", what, kvb_strerror(r));
-	return r;
-}
-
-/* What the machine said, not kvbell. */
-static int fail_machine(const char *what, int r)
-{
-	fprintf(stderr, "kvbell-bench: %s: %s\n", what, strerror(-r));
-	return r;
-}
 
 /* -------------------------------------------------------------------------------------- the command line */
 
@@ -120,7 +100,7 @@ static void parse_cpus_of(
 
 	if (!kvb_parse_cpus(arg, set))
 		argp_error(state, "\"%s\" is not a list of CPUs such as 0,2-3", arg);
-	*(is_server ? &bench->placement.server_cpus : &bench->placement.client_cpus) = set;
+	*(is_server ? &bench->run.placement.server_cpus : &bench->run.placement.client_cpus) = set;
 }
 
 static bool is_suite(const char *text)
@@ -147,7 +127,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		if (kvb_parse_number(arg, 0, KVB_NODES_MAX - 1, &number) < 0)
 			argp_error(state, "--numa-node: \"%s\" is not a number from 0 to %d", arg,
 				KVB_NODES_MAX - 1);
-		bench->placement.node = (int)number;
+		bench->run.placement.node = (int)number;
 		return 0;
 	case OPT_SPIN:
 		if (kvb_parse_number(arg, 1, 1000000, &number) < 0)
@@ -156,8 +136,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		bench->spin_us = (uint32_t)number;
 		return 0;
 	case OPT_SECONDS:
-		bench->seconds = strtod(arg, NULL);
-		if (!(bench->seconds >= 0.01 && bench->seconds <= 600))
+		bench->run.seconds = strtod(arg, NULL);
+		if (!(bench->run.seconds >= 0.01 && bench->run.seconds <= 600))
 			argp_error(
 				state, "--seconds: \"%s\" is not a number from 0.01 to 600", arg);
 		return 0;
@@ -167,7 +147,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 				"--sizes: \"%s\" is not a list of sizes from 1B to 192MiB", arg);
 		return 0;
 	case OPT_JSON:
-		bench->json = true;
+		bench->run.quiet = true;
 		return 0;
 	case ARGP_KEY_ARG:
 		if (state->arg_num > 0 || !is_suite(arg))
@@ -201,46 +181,26 @@ static const char *size_name(uint64_t bytes, char *text, size_t size)
 	return text;
 }
 
-/*
- * Before each measurement; false: there is none, only a plan. What is drawn here stays while it
- * lasts, since drawing would disturb it.
- */
-static bool begin(struct bench *bench, const char *name)
-{
-	if (bench->planning) {
-		bench->planned++;
-		return false;
-	}
-	if (bench->progress.enabled)
-		kvb_progress_draw(&bench->progress, bench->begun, bench->planned, name);
-	bench->begun++;
-	return true;
-}
-
-static void add(struct bench *bench, const char *name, const struct kvb_histogram *took_ns,
-	uint64_t bytes, const char *limit)
-{
-	kvb_progress_clear(&bench->progress);
-	kvb_results_add(&bench->results, name, took_ns, bytes, limit, bench->json);
-}
-
-static int measure_round_trips(struct bench *bench)
+static int measure_latencies(struct bench *bench)
 {
 	static const struct {
 		const char *name;
 		kvb_limit_fn *fn;
-	} limits[] = {{"eventfd.rtt", kvb_limit_eventfd}, {"cacheline.rtt", kvb_limit_cacheline},
-		{"zmq.rtt", kvb_limit_zmq}};
+		struct kvb_scale scale;
+	} limits[] = {{"eventfd.rtt", kvb_limit_eventfd, {KVB_UNIT_US, 0}},
+		{"cacheline.rtt", kvb_limit_cacheline, {KVB_UNIT_US, 0}},
+		{"zmq.rtt", kvb_limit_zmq, {KVB_UNIT_US, 0}},
+		{"dram.load", kvb_limit_dram, {KVB_UNIT_NS, 0}}};
 
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(limits); i++) {
 		struct kvb_histogram took_ns = {0};
 		int r;
-		if (!begin(bench, limits[i].name))
+		if (!kvb_run_begin(&bench->run, limits[i].name))
 			continue;
-		r = limits[i].fn(&bench->placement, bench->seconds, &took_ns);
+		r = limits[i].fn(&bench->run.placement, bench->run.seconds, &took_ns);
 		if (r < 0)
-			return fail_machine(limits[i].name, r);
-		add(bench, limits[i].name, &took_ns, 0, NULL);
+			return kvb_run_fail_machine(limits[i].name, r);
+		kvb_run_add(&bench->run, limits[i].name, &took_ns, limits[i].scale, NULL);
 	}
 	return 0;
 }
@@ -253,12 +213,12 @@ static int measure_copy(
 	int r;
 
 	snprintf(name, sizeof(name), "%s.%s", kind, size_name(bytes, text, sizeof(text)));
-	if (!begin(bench, name))
+	if (!kvb_run_begin(&bench->run, name))
 		return 0;
-	r = fn(&bench->placement, bytes, bench->seconds, &took_ns);
+	r = fn(&bench->run.placement, bytes, bench->run.seconds, &took_ns);
 	if (r < 0)
-		return fail_machine(name, r);
-	add(bench, name, &took_ns, bytes, NULL);
+		return kvb_run_fail_machine(name, r);
+	kvb_run_add(&bench->run, name, &took_ns, KVB_SCALE_GBPS(bytes), NULL);
 	return 0;
 }
 
@@ -271,7 +231,7 @@ static int measure_copies(struct bench *bench, uint64_t bytes)
 
 static int measure_limits(struct bench *bench)
 {
-	int r = measure_round_trips(bench);
+	int r = measure_latencies(bench);
 
 	/* What the machine is known by, whatever sizes were asked for. */
 	if (r == 0)
@@ -286,31 +246,23 @@ static int measure_limits(struct bench *bench)
 
 static int open_pair(struct bench *bench, uint32_t spin_us)
 {
-	struct kvb_own_server_options server = {
-		.pool = "1GiB", .spin_us = spin_us, .cpus = bench->placement.server_cpus};
+	struct kvb_own_server_options server = {.pool = "1GiB", .spin_us = spin_us};
 	struct kvb_options options = KVB_OPTIONS_INIT;
-	struct kvb_progress silent = {0};
 	int r;
 
-	if (bench->planning)
+	if (bench->run.planning)
 		return 0;
-	r = kvb_own_server_start(&bench->server, &server);
-	if (r < 0)
-		return fail("starting a server", r);
-	options.dir = bench->server.dir;
-	options.name = "kvbell-bench";
 	options.spin_us = spin_us;
-	r = kvb_open(&options, &bench->client);
-	if (r == 0)
-		r = kvb_wait_full(bench->client, kvb_now_ns() + FULL_NS, &silent);
-	if (r < 0)
-		return fail("opening a client", r);
-	return kvb_check_placement(&bench->placement, bench->server.pid);
+	/* What is measured here is the ring: nothing is read without asking, and no thread of the
+	 * client maps the pool meanwhile. */
+	options.flags = KVB_OPEN_RING_ONLY;
+	r = kvb_run_serve(&bench->run, &server, &bench->server);
+	return r < 0 ? r : kvb_run_connect(&bench->run, &bench->server, &options, &bench->client);
 }
 
 static void close_pair(struct bench *bench)
 {
-	if (bench->planning)
+	if (bench->run.planning)
 		return;
 	kvb_close(bench->client);
 	bench->client = NULL;
@@ -337,22 +289,27 @@ static int op_ping_control(struct bench *bench, uint64_t bytes, unsigned turn)
 	return kvb_ping_control(bench->client);
 }
 
+static size_t key_of(uint64_t bytes, unsigned turn, char *key, size_t size)
+{
+	return (size_t)snprintf(key, size, "bench-%llu-%u", (unsigned long long)bytes, turn % KEYS);
+}
+
 static int op_put(struct bench *bench, uint64_t bytes, unsigned turn)
 {
 	char key[32];
-	int n = snprintf(key, sizeof(key), "bench-%llu-%u", (unsigned long long)bytes, turn % KEYS);
+	size_t n = key_of(bytes, turn, key, sizeof(key));
 
-	return kvb_put(bench->client, key, (size_t)n,
-		bench->payload + (turn % KEYS) * bench->payload_max, bytes);
+	return kvb_put(
+		bench->client, key, n, bench->payload + (turn % KEYS) * bench->payload_max, bytes);
 }
 
 static int op_get(struct bench *bench, uint64_t bytes, unsigned turn)
 {
 	char key[32];
-	int n = snprintf(key, sizeof(key), "bench-%llu-%u", (unsigned long long)bytes, turn % KEYS);
+	size_t n = key_of(bytes, turn, key, sizeof(key));
 
-	return kvb_get(bench->client, key, (size_t)n,
-		bench->payload + (turn % KEYS) * bench->payload_max, bytes, NULL);
+	return kvb_get(bench->client, key, n, bench->payload + (turn % KEYS) * bench->payload_max,
+		bytes, NULL);
 }
 
 static int measure(
@@ -362,11 +319,11 @@ static int measure(
 	bool is_small = operation->bytes <= SMALL_BYTES;
 	uint64_t begin_ns = 0, now_ns = 0;
 
-	if (!begin(bench, name))
+	if (!kvb_run_begin(&bench->run, name))
 		return 0;
 	/* The first rounds find pages and keys that are not there yet. */
 	for (unsigned turn = 0;
-		turn < 2 * KEYS || (double)(now_ns - begin_ns) < bench->seconds * 1e9; turn++) {
+		turn < 2 * KEYS || (double)(now_ns - begin_ns) < bench->run.seconds * 1e9; turn++) {
 		uint64_t started_ns;
 		int r;
 		if (operation->idle_us > 0)
@@ -377,13 +334,14 @@ static int measure(
 		r = operation->fn(bench, operation->bytes, turn);
 		now_ns = kvb_now_ns();
 		if (r < 0)
-			return fail(name, r);
+			return kvb_run_fail(name, r);
 		if (turn < KEYS)
 			begin_ns = now_ns;
 		else
 			kvb_histogram_add(&took_ns, now_ns - started_ns);
 	}
-	add(bench, name, &took_ns, is_small ? 0 : operation->bytes, limit);
+	kvb_run_add(&bench->run, name, &took_ns,
+		is_small ? KVB_SCALE_US : KVB_SCALE_GBPS(operation->bytes), limit);
 	return 0;
 }
 
@@ -439,14 +397,55 @@ static int measure_zmq_put(struct bench *bench, uint64_t bytes)
 
 	size_name(bytes, text, sizeof(text));
 	snprintf(name, sizeof(name), "put.%s.zmq", text);
-	if (!begin(bench, name))
+	if (!kvb_run_begin(&bench->run, name))
 		return 0;
-	r = kvb_limit_zmq_put(&bench->placement, bytes, bench->seconds, &took_ns);
+	r = kvb_limit_zmq_put(&bench->run.placement, bytes, bench->run.seconds, &took_ns);
 	if (r < 0)
-		return fail_machine(name, r);
+		return kvb_run_fail_machine(name, r);
 	snprintf(limit, sizeof(limit), "memcpy.%s", text);
-	add(bench, name, &took_ns, bytes, limit);
+	kvb_run_add(&bench->run, name, &took_ns, KVB_SCALE_GBPS(bytes), limit);
 	return 0;
+}
+
+/* A batch of the same keys and payloads as one by one, moved by so many threads; 0: the one that waits. */
+static int measure_batch(struct bench *bench, uint64_t bytes, uint32_t movers)
+{
+	static char keys[KEYS][32];
+	static struct kvb_item items[BATCH];
+	struct kvb_options options = KVB_OPTIONS_INIT;
+	struct kvb_batch batch = {.items = items, .n = BATCH};
+	char name[80], limit[48], text[24], suffix[24] = "";
+	int r;
+
+	size_name(bytes, text, sizeof(text));
+	if (movers > 0)
+		snprintf(suffix, sizeof(suffix), ".%umovers", movers);
+	snprintf(name, sizeof(name), "put.%s.batch%s", text, suffix);
+	snprintf(limit, sizeof(limit), "memcpy.%s", text);
+	if (!kvb_run_begin(&bench->run, name))
+		return 0;
+	for (unsigned i = 0; i < KEYS; i++)
+		key_of(bytes, i, keys[i], sizeof(keys[i]));
+	for (unsigned i = 0; i < BATCH; i++)
+		items[i] = (struct kvb_item){.key = keys[i % KEYS],
+			.key_len = strlen(keys[i % KEYS]),
+			.data = bench->payload + (i % KEYS) * bench->payload_max,
+			.size = bytes};
+	options.flags = KVB_OPEN_RING_ONLY;
+	options.movers = movers;
+	r = kvb_run_connect(&bench->run, &bench->server, &options, &batch.client);
+	if (r < 0)
+		return r;
+	r = kvb_batch_measure(&bench->run, &batch, name, limit);
+	kvb_close(batch.client);
+	return r;
+}
+
+static int measure_batches(struct bench *bench, uint64_t bytes)
+{
+	int r = measure_batch(bench, bytes, 0);
+
+	return r < 0 ? r : measure_batch(bench, bytes, 2);
 }
 
 /* With one kind of server: the pings, and the sizes that the suites ask for. */
@@ -459,6 +458,9 @@ static int measure_pair(struct bench *bench, bool spins)
 	for (unsigned i = 0; i < bench->n_sizes && r == 0; i++)
 		if (wanted(bench, bench->sizes[i] <= SMALL_BYTES ? "latency" : "bandwidth"))
 			r = measure_size(bench, bench->sizes[i], spins);
+	for (unsigned i = 0; i < bench->n_sizes && r == 0; i++)
+		if (!spins && bench->sizes[i] > SMALL_BYTES && wanted(bench, "bandwidth"))
+			r = measure_batches(bench, bench->sizes[i]);
 	close_pair(bench);
 	return r;
 }
@@ -493,25 +495,27 @@ static int report_fairness(
 
 	snprintf(name, sizeof(name), "memcpy.%s",
 		size_name(fairness->fragment_bytes, text, sizeof(text)));
-	if (!kvb_results_find(&bench->results, name)) {
+	if (!kvb_results_find(&bench->run.results, name)) {
 		struct kvb_histogram took_ns = {0};
-		int r = kvb_limit_memcpy(
-			&bench->placement, fairness->fragment_bytes, bench->seconds, &took_ns);
+		int r = kvb_limit_memcpy(&bench->run.placement, fairness->fragment_bytes,
+			bench->run.seconds, &took_ns);
 		if (r < 0)
-			return fail_machine(name, r);
-		add(bench, name, &took_ns, fairness->fragment_bytes, NULL);
+			return kvb_run_fail_machine(name, r);
+		kvb_run_add(&bench->run, name, &took_ns, KVB_SCALE_GBPS(fairness->fragment_bytes),
+			NULL);
 	}
-	copy = kvb_results_find(&bench->results, name);
+	copy = kvb_results_find(&bench->run.results, name);
 	snprintf(name, sizeof(name), "fairness.put.64MiB%s", suffix);
-	add(bench, name, &fairness->flood_ns, KVB_FAIRNESS_FLOOD, NULL);
+	kvb_run_add(
+		&bench->run, name, &fairness->flood_ns, KVB_SCALE_GBPS(KVB_FAIRNESS_FLOOD), NULL);
 	snprintf(name, sizeof(name), "fairness.get.4KiB.idle%s", suffix);
-	add(bench, name, &fairness->idle_ns, 0, NULL);
-	idle = kvb_results_find(&bench->results, name);
+	kvb_run_add(&bench->run, name, &fairness->idle_ns, KVB_SCALE_US, NULL);
+	idle = kvb_results_find(&bench->run.results, name);
 	snprintf(name, sizeof(name), "fairness.get.4KiB.flooded%s", suffix);
 	if (idle && copy)
-		kvb_results_add_tail(&bench->results, name, &fairness->flooded_ns,
+		kvb_results_add_tail(&bench->run.results, name, &fairness->flooded_ns,
 			"idle + 2 fragments", fairness_limit(idle, copy, fairness->fragment_bytes),
-			bench->json);
+			bench->run.quiet);
 	return 0;
 }
 
@@ -523,9 +527,10 @@ static int measure_fairness(struct bench *bench)
 	for (uint32_t i = 0; i < KVB_ARRAY_SIZE(suffixes); i++) {
 		struct kvb_fairness fairness;
 		int r;
-		if (!begin(bench, "fairness"))
+		if (!kvb_run_begin(&bench->run, "fairness"))
 			continue;
-		r = kvb_fairness_measure(&bench->placement, i + 1, bench->seconds, &fairness);
+		r = kvb_fairness_measure(
+			&bench->run.placement, i + 1, bench->run.seconds, &fairness);
 		if (r == 0)
 			r = report_fairness(bench, &fairness, suffixes[i]);
 		if (r < 0)
@@ -545,10 +550,10 @@ static int make_payload(struct bench *bench)
 	bench->payload = mmap(NULL, KEYS * bench->payload_max, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (bench->payload == MAP_FAILED)
-		return fail_machine("memory for payload", -errno);
+		return kvb_run_fail_machine("memory for payload", -errno);
 	memset(bench->payload, 0x5a, KEYS * bench->payload_max);
 	r = kvb_check_pages("the client's payload", bench->payload, KEYS * bench->payload_max,
-		bench->placement.node);
+		bench->run.placement.node);
 	return r;
 }
 
@@ -560,30 +565,30 @@ static int measure_suites(struct bench *bench)
 		r = measure_kvbell(bench);
 	if (r == 0 && wanted(bench, "fairness"))
 		r = measure_fairness(bench);
-	kvb_progress_clear(&bench->progress);
+	kvb_progress_clear(&bench->run.progress);
 	return r;
 }
 
 static int run(struct bench *bench)
 {
-	int r = kvb_place_self(&bench->placement);
+	int r = kvb_place_self(&bench->run.placement);
 
 	if (r == 0)
 		r = make_payload(bench);
 	if (r < 0)
 		return r;
-	bench->planning = true;
+	bench->run.planning = true;
 	r = measure_suites(bench);
-	bench->planning = false;
-	if (!bench->json) {
-		kvb_progress_init(&bench->progress, "kvbell-bench");
+	bench->run.planning = false;
+	if (!bench->run.quiet) {
+		kvb_progress_init(&bench->run.progress, "kvbell-bench");
 		kvb_results_print_head();
 	}
 	if (r == 0)
 		r = measure_suites(bench);
-	if (r == 0 && bench->json)
-		r = kvb_results_print_json(
-			&bench->results, bench->suite ? bench->suite : "all", &bench->placement);
+	if (r == 0 && bench->run.quiet)
+		r = kvb_results_print_json(&bench->run.results, bench->suite ? bench->suite : "all",
+			&bench->run.placement);
 	return r;
 }
 
@@ -595,9 +600,8 @@ int main(int argc, char **argv)
 		"ratios, not figures, between machines and runs.";
 	static const struct argp argp = {option_table, parse_option,
 		"[limits|latency|bandwidth|fairness]", doc, NULL, NULL, NULL};
-	static struct bench bench = {.placement = {.node = KVB_NODE_ANY},
+	static struct bench bench = {.run = {.placement = {.node = KVB_NODE_ANY}, .seconds = 1},
 		.spin_us = 1000,
-		.seconds = 1,
 		.sizes = {4 * KVB_KIB, 64 * KVB_KIB, KVB_MIB, 8 * KVB_MIB, 32 * KVB_MIB},
 		.n_sizes = 5};
 	sigset_t signals;

@@ -87,6 +87,8 @@ static int be_neighbour(struct shared *shared, const char *dir, int fd)
 	memset(payload, 0x5a, KVB_FAIRNESS_FLOOD);
 	options.dir = dir;
 	options.name = "kvbell-bench-flood";
+	/* It only puts; and it maps no pool while the gets are measured. */
+	options.flags = KVB_OPEN_RING_ONLY;
 	r = kvb_open(&options, &client);
 	if (r < 0)
 		return fail("opening the neighbour", r);
@@ -220,6 +222,8 @@ static int measure_beside(const struct kvb_own_server *server,
 
 	options.dir = server->dir;
 	options.name = "kvbell-bench";
+	/* A get that does not ask the server would wait for nobody. */
+	options.flags = KVB_OPEN_RING_ONLY;
 	r = kvb_open(&options, &client);
 	if (r < 0)
 		return fail("opening a client", r);

@@ -19,12 +19,15 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "bench/pattern.h"
+#include "bench/timer.h"
 #include "shm/atomic.h"
 #include "shm/copy.h"
 #include "shm/util.h"
 
 #define MESSAGE 64u
-/* So many buffers on each side that none is in a cache when its turn comes again. */
+#define LINE    64u
+/* Far more than any cache; and so many buffers on each side that none is in a cache when its turn comes again. */
 #define COLD_BYTES (512 * KVB_MIB)
 
 /* Shared by both sides: nothing here lies on a line with something of the other side. */
@@ -281,6 +284,45 @@ int kvb_limit_zmq(
 	const struct kvb_placement *placement, double seconds, struct kvb_histogram *ret_took_ns)
 {
 	return kvb_limit_zmq_put(placement, MESSAGE, seconds, ret_took_ns);
+}
+
+/* ---------------------------------------------------------------------------------------------- loads */
+
+static void load_lines(
+	const uint64_t *words, uint64_t n_lines, double seconds, struct kvb_histogram *took_ns)
+{
+	uint64_t timer_ns = kvb_timer_cost_ns(), random = 1, word = 0;
+	uint64_t begin_ns = kvb_now_ns(), now_ns = begin_ns;
+
+	while ((double)(now_ns - begin_ns) < seconds * 1e9) {
+		const volatile uint64_t *line = &words[kvb_pattern_word(random, random) % n_lines *
+			(LINE / sizeof(*words))];
+		uint64_t started_ns = kvb_now_ns();
+		/* All words are 0, which the processor cannot know: it waits for each. */
+		word = line[word];
+		now_ns = kvb_now_ns();
+		random += 1 + word;
+		kvb_histogram_add(took_ns, kvb_timer_net(now_ns - started_ns, timer_ns));
+	}
+}
+
+int kvb_limit_dram(
+	const struct kvb_placement *placement, double seconds, struct kvb_histogram *ret_took_ns)
+{
+	uint64_t *words =
+		mmap(NULL, COLD_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int r;
+
+	if (words == MAP_FAILED)
+		return -errno;
+	/* A kernel without huge pages refuses, and need not be asked. */
+	(void)madvise(words, COLD_BYTES, MADV_NOHUGEPAGE);
+	memset(words, 0, COLD_BYTES);
+	r = kvb_check_pages("a limit's memory", words, COLD_BYTES, placement->node);
+	if (r == 0)
+		load_lines(words, COLD_BYTES / LINE, seconds, ret_took_ns);
+	munmap(words, COLD_BYTES);
+	return r;
 }
 
 /* -------------------------------------------------------------------------------------------- copies */

@@ -23,6 +23,9 @@ kvb_limit_fn kvb_limit_eventfd;
 kvb_limit_fn kvb_limit_cacheline;
 /* 64 bytes by ZMQ, DEALER to ROUTER and back, over ipc. */
 kvb_limit_fn kvb_limit_zmq;
+/* No round trip: one load from a random line of memory that lies in no cache, in pages of 4 KiB such
+ * as the index has, timed as a lookup is. */
+kvb_limit_fn kvb_limit_dram;
 
 /* `size` bytes between buffers that lie in no cache: memcpy of libc, or non-temporal stores. */
 typedef int kvb_limit_copy_fn(const struct kvb_placement *placement, size_t size, double seconds,

@@ -17,6 +17,7 @@
 
 #include "client/client.h"
 #include "client/lane.h"
+#include "client/local.h"
 #include "kvbell/protocol.h"
 #include "shm/fd.h"
 #include "shm/threads.h"
@@ -24,6 +25,8 @@
 
 /* So many quick items go before one with payload. */
 #define QUICK_RUN 64u
+/* So many lookups in this process's own memory take less time than another thread's waking up. */
+#define LOOKUPS_NOW 1024u
 
 int kvb_tickets_init(struct kvb_tickets *tickets)
 {
@@ -326,7 +329,8 @@ static unsigned begin_locked(struct kvb_client *client, struct kvb_ticket *ticke
 	/* Under the lock, so that deadlines are in the order of the queues. */
 	ticket->deadline_ns = kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS;
 	add_locked(tickets, ticket);
-	if (ticket->n == 0) {
+	if (ticket->left == 0) {
+		sum_up(ticket);
 		finish_locked(tickets, ticket);
 		return 0;
 	}
@@ -355,7 +359,7 @@ static int submit_ticket(struct kvb_client *client, struct kvb_ticket *ticket, u
 	int r = 0;
 
 	pthread_mutex_lock(&tickets->lock);
-	if (error == 0 && ticket->n > 0)
+	if (error == 0 && ticket->left > 0)
 		r = kvb_lanes_prepare_locked(client);
 	if (r == 0) {
 		n_pokes = begin_locked(client, ticket, error, pokes);
@@ -364,6 +368,20 @@ static int submit_ticket(struct kvb_client *client, struct kvb_ticket *ticket, u
 	pthread_mutex_unlock(&tickets->lock);
 	kvb_lanes_poke(pokes, n_pokes);
 	return r;
+}
+
+/* Lookups that need nobody but this thread are done at once. True: all of them are. */
+static bool look_up_now(struct kvb_client *client, struct kvb_item *items, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct kvb_task task = {
+			.op = KVB_OP_EXISTS, .key = items[i].key, .key_len = items[i].key_len};
+		uint64_t length;
+		if (!kvb_local_try(client, &task, false, &items[i].result, &length))
+			return false;
+		items[i].length = length;
+	}
+	return true;
 }
 
 static int submit(struct kvb_client *client, uint8_t op, uint8_t flags, struct kvb_item *items,
@@ -381,12 +399,15 @@ static int submit(struct kvb_client *client, uint8_t op, uint8_t flags, struct k
 	if (ticket) {
 		*ticket = (struct kvb_ticket){
 			.user = user, .op = op, .flags = flags, .items = items, .n = n, .left = n};
+		if (op == KVB_OP_EXISTS && n <= LOOKUPS_NOW && look_up_now(client, items, n))
+			ticket->left = 0;
 		r = submit_ticket(client, ticket, ret_ticket);
 		if (r < 0)
 			free(ticket);
 	} else {
 		r = -ENOMEM;
 	}
+	/* The lists have the ticket. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
 	kvb_client_leave_any(client);
 	return r;
 }
@@ -512,10 +533,12 @@ static int await_locked(struct kvb_client *client, struct kvb_ticket *ticket, ui
 {
 	struct kvb_tickets *tickets = &client->tickets;
 
-	while (!ticket->finished) {
+	for (;;) {
 		uint64_t now_ns = kvb_now_ns(), until_ns = deadline_ns;
 		if (tickets->closing)
 			return -ECONNRESET;
+		if (ticket->finished)
+			return 0;
 		if (now_ns >= deadline_ns)
 			return -ETIMEDOUT;
 		fail_queues_locked(tickets, -ETIMEDOUT, now_ns);
@@ -525,7 +548,6 @@ static int await_locked(struct kvb_client *client, struct kvb_ticket *ticket, ui
 		if (!ticket->finished)
 			wait_turn_locked(client, ticket, until_ns);
 	}
-	return 0;
 }
 
 static int wait_locked(struct kvb_client *client, uint64_t id, uint64_t deadline_ns,
@@ -542,10 +564,14 @@ static int wait_locked(struct kvb_client *client, uint64_t id, uint64_t deadline
 		TAILQ_REMOVE(&client->tickets.done, ticket, link);
 	ticket->awaited = true;
 	r = await_locked(client, ticket, deadline_ns);
-	if (r == 0)
+	if (r == 0) {
 		deliver_locked(ticket, ret_completion);
-	else
-		ticket->awaited = false;
+		return 0;
+	}
+	ticket->awaited = false;
+	/* The client is being closed, and nobody will ask for it. */
+	if (ticket->finished)
+		TAILQ_INSERT_TAIL(&client->tickets.done, ticket, link);
 	return r;
 }
 

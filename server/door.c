@@ -27,6 +27,8 @@
 #include "shm/fd.h"
 #include "shm/util.h"
 
+#define REVOKED_MAX 64u
+
 /* Since Linux 6.5; the headers of Debian 12 lack it. */
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -259,6 +261,19 @@ static void copy_name(char to[KVB_NAME_BYTES], const char from[KVB_NAME_BYTES])
 		to[i] = from[i] > ' ' && from[i] <= '~' && from[i] != '"' ? from[i] : '?';
 }
 
+/* Sessions that the server has ended and whose clients hold on to their end, and to their leases, take
+ * slots from others: of one uid so many are too many. */
+static bool holds_on_to_too_many(struct kvb_server *server, uid_t uid)
+{
+	unsigned n = 0;
+
+	for (uint32_t i = 0; i < server->sessions.count; i++) {
+		const struct kvb_session *session = &server->sessions.slots[i];
+		n += session->phase == KVB_PHASE_REVOKED && session->uid == uid;
+	}
+	return n >= REVOKED_MAX;
+}
+
 /* The connection is the session's from here on. */
 static void let_in(struct kvb_door *door, int fd, const struct kvb_hello *hello,
 	const struct identity *identity, enum kvb_client_kind kind)
@@ -350,6 +365,9 @@ static void take_hello(struct kvb_door *door, int fd, const struct kvb_hello *he
 		refuse(door, fd, &identity, KVB_REASON_SERVER_DRAIN, NULL);
 	else if (judge(&door->server->options, &identity, &kind) < 0)
 		refuse(door, fd, &identity, KVB_REASON_NOT_ALLOWED, NULL);
+	else if (holds_on_to_too_many(door->server, identity.cred.uid))
+		refuse(door, fd, &identity, KVB_REASON_TOO_MANY,
+			"clients of this uid keep too many ended sessions open");
 	else
 		let_in(door, fd, hello, &identity, kind);
 }

@@ -407,6 +407,7 @@ static void count_sessions(struct kvb_server *server, uint64_t *ret_wake_ns)
 		gauges.session_bytes += session->segment.bytes;
 		gauges.sessions_active += session->phase == KVB_PHASE_ACTIVE;
 		gauges.sessions_quarantined += session->phase == KVB_PHASE_QUARANTINED;
+		gauges.sessions_revoked += session->phase == KVB_PHASE_REVOKED;
 		gauges.sessions_ending += session->phase == KVB_PHASE_DRAINING ||
 			session->phase == KVB_PHASE_QUIESCED || session->phase == KVB_PHASE_REVOKED;
 		if (session->phase == KVB_PHASE_DRAINING)
@@ -415,6 +416,7 @@ static void count_sessions(struct kvb_server *server, uint64_t *ret_wake_ns)
 	kvb_store_relaxed(&server->gauges.sessions_active, gauges.sessions_active);
 	kvb_store_relaxed(&server->gauges.sessions_ending, gauges.sessions_ending);
 	kvb_store_relaxed(&server->gauges.sessions_quarantined, gauges.sessions_quarantined);
+	kvb_store_relaxed(&server->gauges.sessions_revoked, gauges.sessions_revoked);
 	kvb_store_relaxed(&server->gauges.session_bytes, gauges.session_bytes);
 }
 

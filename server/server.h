@@ -58,9 +58,10 @@ struct kvb_counters {
 /* Gauges; written by the control thread, read by any. */
 struct kvb_gauges {
 	uint64_t sessions_active, sessions_ending, sessions_quarantined;
-	uint64_t session_bytes;   /* shared memory of all sessions */
-	uint64_t calls_in_flight; /* of BLOCKING handlers, those that have timed out included */
-	uint64_t replies_waiting; /* that ZMQ has not taken yet */
+	uint64_t sessions_revoked; /* ended, and their clients may still hold leases */
+	uint64_t session_bytes;    /* shared memory of all sessions */
+	uint64_t calls_in_flight;  /* of BLOCKING handlers, those that have timed out included */
+	uint64_t replies_waiting;  /* that ZMQ has not taken yet */
 };
 
 struct kvb_server {

@@ -67,6 +67,7 @@ static const struct field gauge_fields[] = {
 	GAUGE("sessions.active", sessions_active),
 	GAUGE("sessions.ending", sessions_ending),
 	GAUGE("sessions.quarantined", sessions_quarantined),
+	GAUGE("sessions.revoked", sessions_revoked),
 	GAUGE("sessions.bytes", session_bytes),
 	GAUGE("control.replies_waiting", replies_waiting),
 	GAUGE("calls.in_flight", calls_in_flight),

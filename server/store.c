@@ -37,7 +37,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <xxhash.h>
 
 #include "kvbell/protocol.h"
 #include "server/extent.h"
@@ -127,7 +126,7 @@ static uint64_t extent_bytes(const struct kvb_store *store, const struct kvb_obj
 
 static uint64_t hash_of(const struct kvb_store *store, const void *key, size_t key_len)
 {
-	return XXH3_64bits_withSeed(key, key_len, store->config.hash_seed);
+	return kvb_key_hash(key, key_len, store->config.hash_seed);
 }
 
 /* The link in the index that leads to the key's object, or the null link at the chain's end. */
@@ -284,7 +283,7 @@ static void reclaim(struct kvb_store *store, uint64_t n)
 	kvb_fence_full();
 	while (id != LIST_LIMBO && n > 0) {
 		struct kvb_scan scan = {.n = 0};
-		uint32_t ids[KVB_SCAN_MAX];
+		uint32_t ids[KVB_SCAN_MAX] = {NONE};
 		for (; id != LIST_LIMBO && n > 0 && scan.n < KVB_SCAN_MAX; n--) {
 			ids[scan.n] = id;
 			scan.words[scan.n++] = lease_word(store, id);
@@ -649,7 +648,7 @@ static bool over_mark(const struct kvb_store *store, uint32_t percent)
 static int reserve_locked(struct kvb_store *store, uint64_t bytes, struct kvb_object **ret_object)
 {
 	bool slots_out = store->slots_taken == store->config.objects_max;
-	uint32_t extent = KVB_EXTENT_NONE, id;
+	uint32_t extent = KVB_EXTENT_NONE, id = NONE;
 	int r;
 
 	if (slots_out && store->evictable == 0 && store->stats.limbo == 0)

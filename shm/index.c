@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <string.h>
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "shm/atomic.h"
@@ -65,9 +66,14 @@ int kvb_leases_open(struct kvb_leases *ret_leases, void *base, uint64_t bytes)
 	return 0;
 }
 
+uint64_t kvb_key_hash(const void *key, size_t key_len, uint64_t seed)
+{
+	return XXH3_64bits_withSeed(key, key_len, seed);
+}
+
 uint64_t kvb_index_hash(const struct kvb_index *index, const void *key, size_t key_len)
 {
-	return XXH3_64bits_withSeed(key, key_len, index->hash_seed);
+	return kvb_key_hash(key, key_len, index->hash_seed);
 }
 
 static const struct kvb_index_block *first_block(const struct kvb_index *index, uint64_t hash)

@@ -58,6 +58,8 @@ int kvb_index_open(struct kvb_index *ret_index, const void *base, uint64_t bytes
 /* Checks a mapped lease memfd. 0; -EPROTO. */
 int kvb_leases_open(struct kvb_leases *ret_leases, void *base, uint64_t bytes);
 
+/* XXH3 with a seed, in 64 bits. */
+uint64_t kvb_key_hash(const void *key, size_t key_len, uint64_t seed);
 uint64_t kvb_index_hash(const struct kvb_index *index, const void *key, size_t key_len);
 /* Asks for the memory that a lookup of the hash begins with. */
 void kvb_index_prefetch(const struct kvb_index *index, uint64_t hash);

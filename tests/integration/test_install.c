@@ -270,8 +270,12 @@ static void the_examples_are_a_project_of_their_own(void **state)
 	assert_true(configure("examples", "C"));
 	assert_true(run_script(KVB_TEST_CMAKE " --build examples.build"));
 	run_program("examples.build/put_get", server.dir);
-	run_program("examples.build/batch", server.dir);
 	assert_true(output_has("put and got 1048576 bytes"));
+	run_program("examples.build/batch", server.dir);
+	assert_true(output_has("load: 64 chunks, 0 failed"));
+	run_program("examples.build/view", server.dir);
+	assert_true(output_has("reads: local"));
+	assert_true(output_has("held: first"));
 	/* One is the server of the other, and stops in order. */
 	assert_true(run_script("export LD_LIBRARY_PATH=$prefix/" KVB_TEST_LIBDIR "; "
 			       "mkdir -m 700 embedded; cd examples.build; mkfifo ready; "
