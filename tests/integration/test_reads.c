@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,6 +22,7 @@
 #include <cmocka.h>
 
 #include "bench/pattern.h"
+#include "client/inside.h"
 #include "kvbell/kvbell.h"
 #include "shm/atomic.h"
 #include "shm/threads.h"
@@ -633,6 +635,597 @@ static void a_client_of_the_ring_makes_them(void **state)
 	stop_server();
 }
 
+/* --------------------------------------------------------------------------- leases and eviction */
+
+#define SLICES 16u /* objects of this size fill the pool */
+#define SLICE  (POOL / SLICES)
+
+static void put_slice(struct kvb_client *client, unsigned i, int result)
+{
+	char key[16];
+
+	snprintf(key, sizeof(key), "slice%u", i);
+	assert_int_equal(put_seed(client, key_of(key, strlen(key)), SLICE, i), result);
+}
+
+static bool has_slice(struct kvb_client *client, unsigned i)
+{
+	char key[16];
+	int r;
+
+	snprintf(key, sizeof(key), "slice%u", i);
+	r = kvb_exists(client, key, strlen(key), NULL);
+	assert_true(r == 0 || r == -ENOENT);
+	return r == 0;
+}
+
+static struct kvb_lease acquire_slice(struct kvb_client *client, unsigned i)
+{
+	char key[16];
+
+	snprintf(key, sizeof(key), "slice%u", i);
+	return acquire(client, key);
+}
+
+static int see_most(void *user, const struct kvb_stat *stat)
+{
+	uint64_t *most = user;
+
+	if (strcmp(stat->name, "leases.most") == 0)
+		most[0] = stat->value;
+	if (strcmp(stat->name, "leases.most_session") == 0)
+		most[1] = stat->value;
+	if (strcmp(stat->name, "leases.refused") == 0)
+		most[2] = stat->value;
+	return 0;
+}
+
+static void a_pool_full_of_leases_refuses_and_says_who(void **state)
+{
+	struct kvb_client *reader, *writer;
+	struct kvb_lease leases[SLICES];
+	uint64_t most[3] = {0};
+	struct kvb_info info;
+
+	(void)state;
+	start_server(POOL, SLICES);
+	writer = open_client(0);
+	reader = open_client(0);
+	assert_int_equal(kvb_get_info(reader, &info), 0);
+	for (unsigned i = 0; i < SLICES; i++)
+		put_slice(writer, i, 0);
+	for (unsigned i = 0; i < SLICES; i++)
+		leases[i] = acquire_slice(reader, i);
+	for (unsigned i = 0; i < 3; i++)
+		put_slice(writer, SLICES, -ENOSPC);
+	assert_int_equal(stats().evicted, 0);
+	assert_int_equal(kvb_stats(writer, see_most, most), 0);
+	assert_int_equal(most[0], SLICES);
+	assert_int_equal(most[1], (uint32_t)info.session);
+	assert_int_equal(most[2], 3);
+	/* What is replaced keeps its place, too, until it is let go. */
+	assert_int_equal(kvb_delete(writer, "slice3", 6), 0);
+	put_slice(writer, SLICES, -ENOSPC);
+	for (unsigned i = 0; i < SLICES; i++)
+		assert_view(&leases[i], SLICE, i);
+	kvb_release(&leases[3]);
+	put_slice(writer, SLICES, 0);
+	assert_int_equal(stats().evicted, 0);
+	kvb_release(&leases[7]);
+	put_slice(writer, SLICES + 1, 0);
+	assert_int_equal(stats().evicted, 1);
+	assert_false(has_slice(writer, 7));
+	for (unsigned i = 0; i < SLICES; i++) {
+		if (leases[i].owner)
+			assert_view(&leases[i], SLICE, i);
+		kvb_release(&leases[i]);
+	}
+	assert_nothing_held(POOL);
+	kvb_close(reader);
+	kvb_close(writer);
+	stop_server();
+}
+
+/* The same when it is slots that run out. */
+static void slots_full_of_leases_refuse_and_say_so(void **state)
+{
+	struct kvb_server_options config;
+	struct kvb_client *client;
+	struct kvb_lease leases[8];
+
+	(void)state;
+	embedded_config(&config);
+	config.objects_max = 8;
+	config.lease_cells = 8;
+	assert_int_equal(embedded_start(&embedded, &config), 0);
+	client = open_client(0);
+	for (unsigned i = 0; i < 8; i++) {
+		put_slice(client, i, 0);
+		leases[i] = acquire_slice(client, i);
+	}
+	put_slice(client, 8, -ENOSPC);
+	assert_int_equal(stats().leased_refused, 1);
+	kvb_release(&leases[5]);
+	put_slice(client, 8, 0);
+	assert_false(has_slice(client, 5));
+	for (unsigned i = 0; i < 8; i++)
+		kvb_release(&leases[i]);
+	kvb_close(client);
+	stop_server();
+}
+
+static void leased_objects_go_last(void **state)
+{
+	struct kvb_client *reader, *writer;
+	struct kvb_lease leases[SLICES / 2];
+
+	(void)state;
+	start_server(POOL, SLICES);
+	writer = open_client(0);
+	reader = open_client(0);
+	for (unsigned i = 0; i < SLICES; i++)
+		put_slice(writer, i, 0);
+	/* The even ones, and then the odd ones are used by somebody else, so that these are newer. */
+	for (unsigned i = 0; i < SLICES; i += 2)
+		leases[i / 2] = acquire_slice(reader, i);
+	for (unsigned i = 1; i < SLICES; i += 2)
+		assert_true(has_slice(writer, i));
+	for (unsigned i = 0; i < 4 * SLICES; i++)
+		put_slice(writer, 100 + i, 0);
+	assert_true(stats().leased_spared >= 1);
+	assert_int_equal(stats().leased_refused, 0);
+	for (unsigned i = 0; i < SLICES; i++)
+		assert_int_equal(has_slice(writer, i), i % 2 == 0);
+	for (unsigned i = 0; i < SLICES; i += 2) {
+		assert_view(&leases[i / 2], SLICE, i);
+		kvb_release(&leases[i / 2]);
+	}
+	assert_nothing_held(POOL);
+	kvb_close(reader);
+	kvb_close(writer);
+	stop_server();
+}
+
+/* Eviction goes by what readers use, though they tell nobody in so many words. */
+static void what_is_only_read_locally_stays(void **state)
+{
+	uint8_t *data = test_malloc(SLICE);
+	struct kvb_client *reader, *writer;
+	struct kvb_lease lease;
+	struct asked before;
+
+	(void)state;
+	start_server(POOL, SLICES);
+	writer = open_client(0);
+	reader = open_client(0);
+	for (unsigned i = 0; i < SLICES; i++)
+		put_slice(writer, i, 0);
+	before = asked();
+	for (unsigned i = 0; i < 5 * SLICES; i++) {
+		assert_true(has_slice(reader, 0));
+		assert_int_equal(kvb_get(reader, "slice1", 6, data, SLICE, NULL), 0);
+		lease = acquire_slice(reader, 2);
+		kvb_release(&lease);
+		put_slice(writer, 100 + i, 0);
+	}
+	assert_int_equal(asked().gets, before.gets);
+	assert_int_equal(asked().exists, before.exists);
+	/* Once more in the order of use: 1 is the oldest of the three. */
+	assert_int_equal(kvb_get(reader, "slice1", 6, data, SLICE, NULL), 0);
+	assert_true(has_slice(reader, 0));
+	lease = acquire_slice(reader, 2);
+	kvb_release(&lease);
+	for (unsigned i = 0; i < SLICES - 2; i++)
+		put_slice(writer, 1000 + i, 0);
+	assert_false(has_slice(writer, 1));
+	put_slice(writer, 1100, 0);
+	assert_false(has_slice(writer, 0));
+	put_slice(writer, 1101, 0);
+	assert_false(has_slice(writer, 2));
+	assert_nothing_held(POOL);
+	test_free(data);
+	kvb_close(reader);
+	kvb_close(writer);
+	stop_server();
+}
+
+/* Maintenance finds nothing that it could evict: it must rest, not look for it all the time. */
+static void maintenance_rests_while_all_is_leased(void **state)
+{
+	struct kvb_server_options config;
+	struct kvb_client *client;
+	struct kvb_lease leases[SLICES];
+	uint64_t before, deadline_ns;
+
+	(void)state;
+	embedded_config(&config);
+	config.pool_bytes = POOL;
+	config.low_percent = 50;
+	config.high_percent = 75;
+	assert_int_equal(embedded_start(&embedded, &config), 0);
+	client = open_client(0);
+	for (unsigned i = 0; i < 12; i++) {
+		put_slice(client, i, 0);
+		leases[i] = acquire_slice(client, i);
+	}
+	/* This one is over the mark. It may go at once, since it is the only one that can. */
+	put_slice(client, 12, 0);
+	/* It has a moment to find out. */
+	deadline_ns = kvb_now_ns() + 100 * KVB_NS_PER_MS;
+	while (kvb_now_ns() < deadline_ns)
+		sched_yield();
+	before = stats().leased_spared;
+	deadline_ns = kvb_now_ns() + 200 * KVB_NS_PER_MS;
+	while (kvb_now_ns() < deadline_ns)
+		sched_yield();
+	print_message("spared %llu, and 200 ms later %llu\n", (unsigned long long)before,
+		(unsigned long long)stats().leased_spared);
+	assert_true(stats().leased_spared - before <= 20 * 12);
+	for (unsigned i = 0; i < 12; i++)
+		kvb_release(&leases[i]);
+	/* It does its work at the next put. */
+	put_slice(client, 13, 0);
+	put_slice(client, 14, 0);
+	kvb_close(client);
+	stop_server();
+}
+
+/* ------------------------------------------------------------------------------------------ processes */
+
+static int be_child(void *arg)
+{
+	struct kvb_client *client = arg;
+	struct kvb_key key = {"key", 3};
+	struct kvb_lease lease = {0};
+	uint8_t data[64];
+	size_t found;
+	int faults = 0;
+
+	faults |= kvb_acquire(client, "key", 3, &lease) != -ECHILD ? 1 : 0;
+	faults |= lease.owner ? 2 : 0;
+	faults |= kvb_prefix(client, &key, 1, &lease, &found) != -ECHILD ? 4 : 0;
+	faults |= kvb_prefix(client, &key, 1, NULL, &found) != -ECHILD ? 8 : 0;
+	faults |= kvb_get(client, "key", 3, data, sizeof(data), NULL) != -ECHILD ? 16 : 0;
+	faults |= kvb_exists(client, "key", 3, NULL) != -ECHILD ? 32 : 0;
+	faults |= kvb_put_if_absent(client, "key", 3, data, 1) != -ECHILD ? 64 : 0;
+	kvb_close(client);
+	return faults;
+}
+
+static void a_forked_child_leaves_the_parents_leases(void **state)
+{
+	struct kvb_client *client;
+	struct kvb_lease lease;
+
+	(void)state;
+	start_server(POOL, CELLS);
+	client = open_client(0);
+	put(client, "key", 64, 1);
+	lease = acquire(client, "key");
+	assert_int_equal(process_wait(process_fork(be_child, client), 20000), 0);
+	put(client, "key", 64, 2);
+	assert_view(&lease, 64, 1);
+	assert_int_equal(stats().limbo, 1);
+	kvb_release(&lease);
+	lease = acquire(client, "key");
+	assert_view(&lease, 64, 2);
+	kvb_release(&lease);
+	assert_nothing_held(4096);
+	kvb_close(client);
+	stop_server();
+}
+
+/* -------------------------------------------------------------------------------------------- threads */
+
+#define AT_ONCE (KVB_INSIDE_WORDS + 88)
+#define KEYS    8u
+
+struct crowd {
+	struct kvb_client *client;
+	uint32_t turns; /* of each thread */
+	uint32_t here;  /* atomic: threads that have read something */
+	uint32_t go;    /* atomic: they may end */
+	uint32_t wrong; /* atomic */
+};
+
+static void read_once(struct crowd *crowd, uint32_t turn)
+{
+	struct kvb_lease lease;
+	uint8_t data[256];
+	size_t len = 0;
+	char key[8];
+	int r;
+
+	snprintf(key, sizeof(key), "key%u", turn % KEYS);
+	r = kvb_get(crowd->client, key, 4, data, sizeof(data), &len);
+	if (r != 0 || !kvb_pattern_check(data, len, turn % KEYS))
+		kvb_count(&crowd->wrong, 1);
+	r = kvb_acquire(crowd->client, key, 4, &lease);
+	/* There may be more threads than cells. */
+	if (r == 0) {
+		const uint8_t *view = kvb_view(&lease, &len);
+		if (!kvb_pattern_check(view, len, turn % KEYS))
+			kvb_count(&crowd->wrong, 1);
+		kvb_release(&lease);
+	} else if (r != -ENOBUFS) {
+		kvb_count(&crowd->wrong, 1);
+	}
+}
+
+static void *read_in_crowd(void *arg)
+{
+	struct crowd *crowd = arg;
+
+	for (uint32_t i = 0; i < crowd->turns; i++)
+		read_once(crowd, i);
+	(void)kvb_fetch_add(&crowd->here, 1u);
+	while (!kvb_load_acquire(&crowd->go))
+		usleep(1000);
+	read_once(crowd, 0);
+	return NULL;
+}
+
+struct waited {
+	struct crowd *crowd;
+	uint32_t count;
+};
+
+static bool all_here(const void *arg)
+{
+	const struct waited *waited = arg;
+
+	return kvb_load_acquire(&waited->crowd->here) == waited->count;
+}
+
+/* So many threads at once; none of them is lost, and none keeps anything when it has ended. */
+static void run_crowd(struct crowd *crowd, uint32_t count)
+{
+	pthread_t *threads = test_calloc(count, sizeof(*threads));
+	struct waited waited = {crowd, count};
+
+	crowd->here = crowd->go = 0;
+	for (uint32_t i = 0; i < count; i++)
+		assert_int_equal(kvb_thread_start(&threads[i], "crowd", read_in_crowd, crowd), 0);
+	assert_true(embedded_wait(all_here, &waited));
+	kvb_store_release(&crowd->go, 1u);
+	for (uint32_t i = 0; i < count; i++)
+		pthread_join(threads[i], NULL);
+	test_free(threads);
+	assert_int_equal(crowd->wrong, 0);
+}
+
+static void put_keys(struct kvb_client *client)
+{
+	for (unsigned i = 0; i < KEYS; i++) {
+		char key[8];
+		snprintf(key, sizeof(key), "key%u", i);
+		put(client, key, 200 + i, i);
+	}
+}
+
+static void more_threads_than_words_read(void **state)
+{
+	struct crowd crowd = {.turns = 10};
+
+	(void)state;
+	start_server(POOL, CELLS);
+	crowd.client = open_client(0);
+	put_keys(crowd.client);
+	run_crowd(&crowd, AT_ONCE);
+	run_crowd(&crowd, AT_ONCE);
+	/* The main thread may be among those without a number; nobody else has one now. */
+	assert_nothing_held(KEYS * 4096);
+	kvb_close(crowd.client);
+	stop_server();
+}
+
+static void *note_number(void *arg)
+{
+	*(uint32_t *)arg = kvb_inside_thread();
+	return NULL;
+}
+
+static uint32_t number_of_a_new_thread(void)
+{
+	uint32_t number = UINT32_MAX;
+	pthread_t thread;
+
+	assert_int_equal(kvb_thread_start(&thread, "number", note_number, &number), 0);
+	pthread_join(thread, NULL);
+	return number;
+}
+
+static void numbers_of_threads_come_back(void **state)
+{
+	struct crowd crowd = {.turns = 1};
+	uint32_t first;
+
+	(void)state;
+	start_server(POOL, CELLS);
+	crowd.client = open_client(0);
+	put_keys(crowd.client);
+	first = number_of_a_new_thread();
+	assert_true(first < KVB_INSIDE_WORDS);
+	for (unsigned i = 0; i < 100; i++)
+		run_crowd(&crowd, 8);
+	assert_int_equal(number_of_a_new_thread(), first);
+	kvb_close(crowd.client);
+	stop_server();
+}
+
+/* More threads than words read, hold and let go while their client is taken from them. */
+static void *read_until_reset(void *arg)
+{
+	struct crowd *crowd = arg;
+	uint8_t data[256];
+	uint32_t i;
+	int r = 0;
+
+	for (i = 0; r == 0; i++) {
+		struct kvb_lease lease;
+		size_t len = 0;
+		r = kvb_get(crowd->client, "key1", 4, data, sizeof(data), &len);
+		if (r == 0 && !kvb_pattern_check(data, len, 1))
+			kvb_count(&crowd->wrong, 1);
+		if (r == 0 && kvb_acquire(crowd->client, "key1", 4, &lease) == 0)
+			kvb_release(&lease);
+		if (i == 0)
+			(void)kvb_fetch_add(&crowd->here, 1u);
+		/* Hundreds of them that use up their slices leave the server too little. */
+		sched_yield();
+	}
+	if (r != -ENOTCONN && r != -ECONNRESET && r != -ESHUTDOWN)
+		kvb_count(&crowd->wrong, 1);
+	return NULL;
+}
+
+static void the_server_stops_under_many_readers(void **state)
+{
+	(void)state;
+	for (unsigned round = 0; round < 4; round++) {
+		uint32_t count = round % 2 ? AT_ONCE : 8;
+		pthread_t *threads = test_calloc(count, sizeof(*threads));
+		struct crowd crowd = {0};
+		struct waited waited = {&crowd, count};
+		/* Without a cell a thread would ask, and wait with all others for answers. */
+		start_server(POOL, 2 * AT_ONCE);
+		crowd.client = open_client(0);
+		put_keys(crowd.client);
+		for (uint32_t i = 0; i < count; i++)
+			assert_int_equal(
+				kvb_thread_start(&threads[i], "crowd", read_until_reset, &crowd),
+				0);
+		assert_true(embedded_wait(all_here, &waited));
+		assert_int_equal(embedded_stop(&embedded), 0);
+		for (uint32_t i = 0; i < count; i++)
+			pthread_join(threads[i], NULL);
+		assert_int_equal(crowd.wrong, 0);
+		kvb_close(crowd.client);
+		test_free(threads);
+	}
+}
+
+/* ------------------------------------------------------------------------------------ the end of a client */
+
+/* The memory that a copy goes to is asked for in the middle of kvb_acquire(). */
+#define COPY_SIZE 12345u
+#define CLOSE_NS  (300 * KVB_NS_PER_MS) /* longer than a kvb_close() that waits for nobody takes */
+
+static uint32_t copying;      /* atomic: 1 is to wait, 2 waits */
+static uint32_t closed;       /* atomic: kvb_close() has returned */
+static uint32_t closed_early; /* atomic: while a call was inside */
+
+void *__real_malloc(size_t size);
+void *__wrap_malloc(size_t size);
+
+void *__wrap_malloc(size_t size)
+{
+	uint64_t deadline_ns = kvb_now_ns() + CLOSE_NS;
+	uint32_t expected = 1;
+
+	if (size != COPY_SIZE + 1 || !kvb_compare_exchange(&copying, &expected, 2u))
+		return __real_malloc(size);
+	while (kvb_now_ns() < deadline_ns && !kvb_load_acquire(&closed))
+		usleep(1000);
+	if (!kvb_load_acquire(&closed))
+		return __real_malloc(size);
+	/* The client is gone: there is no way on but this one. */
+	kvb_store_release(&closed_early, 1u);
+	return NULL;
+}
+
+struct copy_call {
+	struct kvb_client *client;
+	int result;
+};
+
+static void *acquire_a_copy(void *arg)
+{
+	struct kvb_lease lease = {0};
+	struct copy_call *call = arg;
+
+	call->result = kvb_acquire(call->client, "copy", 4, &lease);
+	kvb_release(&lease);
+	return NULL;
+}
+
+static bool is_copying(const void *arg)
+{
+	(void)arg;
+	return kvb_load_acquire(&copying) == 2;
+}
+
+static void closing_waits_for_a_copy(void **state)
+{
+	struct copy_call call = {NULL, 77};
+	pthread_t thread;
+
+	(void)state;
+	start_server(POOL, CELLS);
+	call.client = open_client(KVB_OPEN_RING_ONLY);
+	put(call.client, "copy", COPY_SIZE, 1);
+	kvb_store_release(&copying, 1u);
+	assert_int_equal(kvb_thread_start(&thread, "copy", acquire_a_copy, &call), 0);
+	assert_true(embedded_wait(is_copying, NULL));
+	kvb_close(call.client);
+	kvb_store_release(&closed, 1u);
+	pthread_join(thread, NULL);
+	assert_int_equal(closed_early, 0);
+	assert_int_equal(call.result, -ECONNRESET);
+	stop_server();
+}
+
+struct closing {
+	struct kvb_client *client;
+	struct kvb_key *keys;
+	size_t n;
+	uint32_t inside; /* atomic */
+	int result;
+	size_t found;
+};
+
+static void *look_up_a_long_list(void *arg)
+{
+	struct closing *closing = arg;
+
+	kvb_store_release(&closing->inside, 1u);
+	closing->result =
+		kvb_prefix(closing->client, closing->keys, closing->n, NULL, &closing->found);
+	return NULL;
+}
+
+static bool has_asked(const void *arg)
+{
+	return counter(&embedded.server->counters.exists) > *(const uint64_t *)arg + 10;
+}
+
+/* A list that is asked for key by key is one call, which kvb_close() waits for. */
+static void closing_waits_for_a_list_that_asks(void **state)
+{
+	struct closing closing = {.n = 200000};
+	pthread_t thread;
+
+	(void)state;
+	start_server(POOL, CELLS);
+	closing.keys = test_calloc(closing.n, sizeof(*closing.keys));
+	for (size_t i = 0; i < closing.n; i++)
+		closing.keys[i] = (struct kvb_key){"key1", 4};
+	for (unsigned round = 0; round < 20; round++) {
+		uint64_t before = asked().exists;
+		closing.client = open_client(KVB_OPEN_RING_ONLY);
+		put_keys(closing.client);
+		closing.result = 77;
+		assert_int_equal(
+			kvb_thread_start(&thread, "list", look_up_a_long_list, &closing), 0);
+		assert_true(embedded_wait(has_asked, &before));
+		kvb_close(closing.client);
+		pthread_join(thread, NULL);
+		assert_int_equal(closing.result, -ECONNRESET);
+	}
+	test_free(closing.keys);
+	stop_server();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -650,6 +1243,17 @@ int main(void)
 		cmocka_unit_test(a_prefix_without_a_server_holds_nothing),
 		cmocka_unit_test(a_local_read_makes_no_request),
 		cmocka_unit_test(a_client_of_the_ring_makes_them),
+		cmocka_unit_test(a_pool_full_of_leases_refuses_and_says_who),
+		cmocka_unit_test(slots_full_of_leases_refuse_and_say_so),
+		cmocka_unit_test(leased_objects_go_last),
+		cmocka_unit_test(what_is_only_read_locally_stays),
+		cmocka_unit_test(maintenance_rests_while_all_is_leased),
+		cmocka_unit_test(a_forked_child_leaves_the_parents_leases),
+		cmocka_unit_test(more_threads_than_words_read),
+		cmocka_unit_test(numbers_of_threads_come_back),
+		cmocka_unit_test(the_server_stops_under_many_readers),
+		cmocka_unit_test(closing_waits_for_a_copy),
+		cmocka_unit_test(closing_waits_for_a_list_that_asks),
 	};
 
 	return cmocka_run_group_tests_name("reads", tests, NULL, NULL) ? 1 : 0;
