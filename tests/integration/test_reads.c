@@ -956,8 +956,10 @@ static void *read_in_crowd(void *arg)
 {
 	struct crowd *crowd = arg;
 
-	for (uint32_t i = 0; i < crowd->turns; i++)
+	for (uint32_t i = 0; i < crowd->turns; i++) {
 		read_once(crowd, i);
+		sched_yield();
+	}
 	(void)kvb_fetch_add(&crowd->here, 1u);
 	while (!kvb_load_acquire(&crowd->go))
 		usleep(1000);
