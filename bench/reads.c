@@ -370,7 +370,41 @@ static void name_count(uint64_t n, char *text, size_t size)
 		snprintf(text, size, ".%llu", (unsigned long long)n);
 }
 
-/* One number of a line "NAME:   NUMBER kB". */
+/* The number in a file; UINT64_MAX when there is none, such as "max". */
+static uint64_t read_number(const char *path)
+{
+	unsigned long long number;
+	FILE *file = fopen(path, "re");
+	bool found = file && fscanf(file, "%llu", &number) == 1;
+
+	if (file)
+		fclose(file);
+	return found ? number : UINT64_MAX;
+}
+
+/* The least room in this process's cgroups (version 2), in which its servers will be. */
+static uint64_t cgroup_room(void)
+{
+	char group[512] = "", path[600];
+	uint64_t room = UINT64_MAX;
+	FILE *file = fopen("/proc/self/cgroup", "re");
+
+	while (file && group[0] != '/' && fgets(path, sizeof(path), file))
+		(void)sscanf(path, "0::%511s", group);
+	if (file)
+		fclose(file);
+	for (; group[0] == '/'; *strrchr(group, '/') = '\0') {
+		uint64_t limit, used;
+		snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", group);
+		limit = read_number(path);
+		snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.current", group);
+		used = read_number(path);
+		if (limit != UINT64_MAX && used != UINT64_MAX)
+			room = kvb_min_u64(room, limit > used ? limit - used : 0);
+	}
+	return room;
+}
+
 static uint64_t memory_available(void)
 {
 	unsigned long long kib = 0;
@@ -381,7 +415,7 @@ static uint64_t memory_available(void)
 		(void)sscanf(line, "MemAvailable: %llu", &kib);
 	if (file)
 		fclose(file);
-	return kib * KVB_KIB;
+	return kvb_min_u64(kib * KVB_KIB, cgroup_room());
 }
 
 /* Pool; slots, their twins in the server, and buckets; keys, and the list of them. */
@@ -401,6 +435,7 @@ static bool leave_out(const struct reads *reads, bool with_server)
 
 	if (reads->run->planning || available >= needed)
 		return false;
+	/* The server would wait for it, and then not start. */
 	snprintf(why, sizeof(why), "needs %.1f GiB of memory, %.1f GiB are available",
 		(double)needed / (double)KVB_GIB, (double)available / (double)KVB_GIB);
 	kvb_progress_clear(&reads->run->progress);
