@@ -11,7 +11,7 @@
 
 int kvb_batch_once(const struct kvb_batch *batch)
 {
-	struct kvb_completion done;
+	struct kvb_completion done = {0};
 	uint64_t ticket;
 	int r = batch->gets
 		? kvb_submit_get(batch->client, batch->items, batch->n, NULL, &ticket)

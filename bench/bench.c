@@ -438,7 +438,7 @@ static int measure_batch(struct bench *bench, uint64_t bytes, uint32_t movers)
 	static struct kvb_item items[BATCH];
 	struct kvb_options options = KVB_OPTIONS_INIT;
 	struct kvb_batch batch = {.items = items, .n = BATCH};
-	char name[48], limit[48], text[24], suffix[16] = "";
+	char name[80], limit[48], text[24], suffix[24] = "";
 	int r;
 
 	size_name(bytes, text, sizeof(text));

@@ -432,12 +432,13 @@ static void client_destroy(struct kvb_client *client)
 /* Ends all that is in flight, and lets nobody in any more. */
 static void begin_closing(struct kvb_client *client)
 {
+	/* First, so that whoever waits for a ticket hears that, and not what becomes of it. */
+	kvb_tickets_close(&client->tickets);
 	pthread_mutex_lock(&client->lock);
 	client->closing = true;
 	if (client->conn)
 		kvb_conn_fail(client->conn, -ECONNRESET);
 	pthread_mutex_unlock(&client->lock);
-	kvb_tickets_close(&client->tickets);
 	kvb_lanes_end(client);
 }
 

@@ -30,6 +30,8 @@
 /* How often a sleeper looks at the life word. */
 #define RECHECK_MS 200
 #define HWM        1000
+/* A server that takes the token and refuses what follows would be asked for ever. */
+#define REFUSALS_MAX 8
 
 /* -------------------------------------------------------------------------------------- the socket */
 
@@ -48,8 +50,9 @@ void kvb_dealer_done(struct kvb_dealer *dealer)
 {
 	if (dealer->socket)
 		zmq_close(dealer->socket);
-	if (dealer->context)
-		zmq_ctx_term(dealer->context);
+	/* In a caller's thread, too, where signals strike: it is not ended then. */
+	while (dealer->context && zmq_ctx_term(dealer->context) < 0 && errno == EINTR)
+		;
 	pthread_cond_destroy(&dealer->changed);
 	pthread_mutex_destroy(&dealer->lock);
 	kvb_fd_close(&dealer->wake_fd);
@@ -82,10 +85,13 @@ static int make_socket(struct kvb_dealer *dealer, const char *dir)
 			    dealer->socket, options[i].option, &options[i].value, sizeof(int)) < 0)
 			return -errno;
 	snprintf(endpoint, sizeof(endpoint), "ipc://%s", path);
-	if (zmq_getsockopt(dealer->socket, ZMQ_FD, &dealer->socket_fd, &size) < 0 ||
-		zmq_connect(dealer->socket, endpoint) < 0)
+	if (zmq_getsockopt(dealer->socket, ZMQ_FD, &dealer->socket_fd, &size) < 0)
 		return -errno;
-	return 0;
+	/* A signal may strike before it has begun. */
+	do {
+		r = zmq_connect(dealer->socket, endpoint);
+	} while (r < 0 && errno == EINTR);
+	return r < 0 ? -errno : 0;
 }
 
 static int open_socket(struct kvb_dealer *dealer, const char *dir)
@@ -202,12 +208,13 @@ static void take_attach_answer(struct kvb_dealer *dealer, int status, zmq_msg_t 
 }
 
 /* ZMQ has made a new connection, which the token was not presented on. Nothing was begun, so it is
- * safe to ask again, once. True: it will be. */
+ * safe to ask again; also when that one is lost before the answer, but not for ever. True: it will
+ * be. */
 static bool ask_again(struct kvb_dealer *dealer, struct kvb_exchange *exchange)
 {
-	if (exchange->retried)
+	if (exchange->refusals == REFUSALS_MAX)
 		return false;
-	exchange->retried = true;
+	exchange->refusals++;
 	exchange->state = KVB_EXCHANGE_QUEUED;
 	/* Others may have found out before, and present it already. */
 	if (dealer->state == KVB_DEALER_ATTACHED && exchange->attachment == dealer->attachments)
@@ -256,26 +263,23 @@ static void deliver(struct kvb_conn *conn, zmq_msg_t frames[2])
 	finish_locked(dealer, exchange, status < 0 ? status : kept);
 }
 
-/* Everything that is there. True: something was. */
-static bool receive_all_locked(struct kvb_conn *conn)
+/* Everything that is there. */
+static void receive_all_locked(struct kvb_conn *conn)
 {
 	zmq_msg_t frames[2];
-	bool some = false;
 	int r;
 
 	if (!conn->dealer.socket)
-		return false;
+		return;
 	do {
 		zmq_msg_init(&frames[0]);
 		zmq_msg_init(&frames[1]);
 		r = receive_frames(conn->dealer.socket, frames);
 		if (r == 0)
 			deliver(conn, frames);
-		some = some || r == 0;
 		zmq_msg_close(&frames[0]);
 		zmq_msg_close(&frames[1]);
 	} while (r == 0 || r == -EPROTO);
-	return some;
 }
 
 /* ----------------------------------------------------------------------------------------- sending */
@@ -403,31 +407,39 @@ static void send_all_locked(struct kvb_conn *conn)
 	}
 }
 
-/* Whether something waits to be sent that ZMQ would take by now. A send looks for news of the
- * connection now and then only, a receive always: so there may be room since, and the descriptor, which
- * told of it, is silent again. */
-static bool may_send(struct kvb_dealer *dealer)
+static bool wants_to_send(struct kvb_dealer *dealer)
 {
-	bool waits =
-		dealer->state == KVB_DEALER_ATTACHED || dealer->attach.state == KVB_EXCHANGE_QUEUED;
-	size_t size = sizeof(int);
-	int events = 0;
+	/* All wait for the token's answer. */
+	if (dealer->state == KVB_DEALER_ATTACHING && dealer->attach.state != KVB_EXCHANGE_QUEUED)
+		return false;
+	return first_queued(dealer) != NULL;
+}
 
-	return dealer->socket && waits && first_queued(dealer) &&
-		zmq_getsockopt(dealer->socket, ZMQ_EVENTS, &events, &size) == 0 &&
-		(events & ZMQ_POLLOUT);
+/* Receiving may have taken in that the connection stands, or has room again: the descriptor does
+ * not tell of it any more. */
+static bool can_go_on(const struct kvb_dealer *dealer)
+{
+	int r, events = 0;
+	size_t size = sizeof(events);
+
+	if (!dealer->socket)
+		return false;
+	do {
+		r = zmq_getsockopt(dealer->socket, ZMQ_EVENTS, &events, &size);
+	} while (r < 0 && errno == EINTR);
+	return r == 0 && events != 0;
 }
 
 /* All that can be done without waiting. Receiving comes last: whoever sends also takes in what the
  * descriptor would have told the sleeper of. */
 static void turn_locked(struct kvb_conn *conn)
 {
-	bool some;
+	struct kvb_dealer *dealer = &conn->dealer;
 
 	do {
 		send_all_locked(conn);
-		some = receive_all_locked(conn);
-	} while (first_queued(&conn->dealer) && (some || may_send(&conn->dealer)));
+		receive_all_locked(conn);
+	} while (wants_to_send(dealer) && can_go_on(dealer));
 }
 
 /* ----------------------------------------------------------------------------------------- waiting */
@@ -530,7 +542,7 @@ void kvb_dealer_end(struct kvb_conn *conn, int error)
 	struct kvb_dealer *dealer = &conn->dealer;
 
 	pthread_mutex_lock(&dealer->lock);
-	(void)receive_all_locked(conn);
+	receive_all_locked(conn);
 	dealer->ended = true;
 	finish_unattended_locked(dealer, error, UINT64_MAX);
 	pthread_mutex_unlock(&dealer->lock);

@@ -46,7 +46,7 @@ struct kvb_exchange {
 	enum kvb_exchange_state state;
 	uint64_t request;    /* its number */
 	uint64_t attachment; /* it was sent on */
-	bool retried;
+	uint32_t refusals;   /* how often it was sent where the token is not known */
 
 	/* --- once it is done --- */
 	int status;

@@ -10,7 +10,8 @@
 #include "shm/atomic.h"
 
 enum kvb_client_hook_point {
-	KVB_CLIENT_HOOK_MOVE, /* a lane is about to look for items */
+	KVB_CLIENT_HOOK_MOVE,  /* a lane is about to look for items */
+	KVB_CLIENT_HOOK_LEAVE, /* a driver has left the bell armed and is still the driver */
 };
 
 typedef void kvb_client_hook_fn(enum kvb_client_hook_point point);

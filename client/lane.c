@@ -230,6 +230,7 @@ static bool turn_locked(struct kvb_lane *lane, struct kvb_conn *conn)
 	return moved;
 }
 
+/* Driver, with tickets->lock: whether take_items() would find one. */
 static bool may_take_locked(const struct kvb_lane *lane)
 {
 	return !TAILQ_EMPTY(&lane->unused) &&
@@ -279,6 +280,7 @@ static int sleep_locked(struct kvb_lane *lane, struct kvb_conn *conn, uint64_t d
 {
 	int r = kvb_load_acquire(&conn->failed);
 
+	/* Nothing is taken for it any more, however much is queued. */
 	if (r < 0)
 		return r;
 	/* Between the look at the queues and the sleep the connection's lock is not let go of, so
@@ -393,14 +395,14 @@ static struct kvb_conn *claim(struct kvb_lane *lane)
 	return conn;
 }
 
-static void unclaim(struct kvb_lane *lane, bool more)
+/* `usable`: a caller who comes again could move what is queued. */
+static void unclaim(struct kvb_lane *lane, bool usable, bool more)
 {
 	struct kvb_tickets *tickets = &lane->client->tickets;
 
 	pthread_mutex_lock(&tickets->lock);
-	lane->driven = false;
-	more = more || lane->came || may_take_locked(lane);
-	lane->came = false;
+	more = usable && (more || lane->came || may_take_locked(lane));
+	lane->driven = lane->came = false;
 	pthread_cond_broadcast(&tickets->finished);
 	pthread_mutex_unlock(&tickets->lock);
 	if (more)
@@ -423,8 +425,9 @@ void kvb_lanes_drive(
 	if (r == 0 && !more)
 		more = arm_locked(lane, conn);
 	pthread_mutex_unlock(&conn->lock);
+	kvb_client_hook(KVB_CLIENT_HOOK_LEAVE);
 	/* If the connection has failed, the lane's thread takes it from here. */
-	unclaim(lane, r == 0 && more);
+	unclaim(lane, r == 0, more);
 	kvb_conn_unref(conn);
 }
 

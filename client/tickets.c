@@ -533,10 +533,12 @@ static int await_locked(struct kvb_client *client, struct kvb_ticket *ticket, ui
 {
 	struct kvb_tickets *tickets = &client->tickets;
 
-	while (!ticket->finished) {
+	for (;;) {
 		uint64_t now_ns = kvb_now_ns(), until_ns = deadline_ns;
 		if (tickets->closing)
 			return -ECONNRESET;
+		if (ticket->finished)
+			return 0;
 		if (now_ns >= deadline_ns)
 			return -ETIMEDOUT;
 		fail_queues_locked(tickets, -ETIMEDOUT, now_ns);
@@ -546,7 +548,6 @@ static int await_locked(struct kvb_client *client, struct kvb_ticket *ticket, ui
 		if (!ticket->finished)
 			wait_turn_locked(client, ticket, until_ns);
 	}
-	return 0;
 }
 
 static int wait_locked(struct kvb_client *client, uint64_t id, uint64_t deadline_ns,
@@ -563,10 +564,14 @@ static int wait_locked(struct kvb_client *client, uint64_t id, uint64_t deadline
 		TAILQ_REMOVE(&client->tickets.done, ticket, link);
 	ticket->awaited = true;
 	r = await_locked(client, ticket, deadline_ns);
-	if (r == 0)
+	if (r == 0) {
 		deliver_locked(ticket, ret_completion);
-	else
-		ticket->awaited = false;
+		return 0;
+	}
+	ticket->awaited = false;
+	/* The client is being closed, and nobody will ask for it. */
+	if (ticket->finished)
+		TAILQ_INSERT_TAIL(&client->tickets.done, ticket, link);
 	return r;
 }
 
