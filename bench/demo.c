@@ -4,9 +4,9 @@
  *
  * The parent starts a server and the engines, shows how far they are, and reports. Each engine is a
  * process with a client of its own that replays requests: it looks up the longest known prefix,
- * loads and verifies its chunks, both without a message, and stores the missing ones. Which request is next goes from
- * engine to engine as a token in a pipe, so that a dead engine leaves the others blocked and not
- * wrong; the parent then ends them.
+ * loads and verifies its chunks, both without a message, and stores the missing ones. Which request
+ * is next goes from engine to engine as a token in a pipe, so that a dead engine leaves the others
+ * blocked and not wrong; the parent then ends them.
  *
  * It must never call a byte right that it has not compared, and never leave a process, a socket or
  * a directory behind.
@@ -134,7 +134,8 @@ static int engine_store(struct engine *engine, uint64_t chunk)
 
 	kvb_pattern_fill(engine->data, engine->demo->chunk_bytes, chunk);
 	start = kvb_now_ns();
-	/* Another engine may have computed the same meanwhile: then nothing is moved. */
+	/* Another engine may have stored it meanwhile; and what follows an evicted chunk may still be
+	 * there. Then nothing is moved. */
 	r = kvb_put_if_absent(
 		engine->client, key, key_len, engine->data, engine->demo->chunk_bytes);
 	if (r == -EEXIST) {

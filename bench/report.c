@@ -75,7 +75,7 @@ static void print_counts(const struct kvb_demo_report *report)
 		printf("  %-26s %12" PRIu64 "   there was no room just then\n", "chunks not stored",
 			all->unstored);
 	if (all->present)
-		printf("  %-26s %12" PRIu64 "   another engine had stored them meanwhile\n",
+		printf("  %-26s %12" PRIu64 "   when they were to be stored: nothing was moved\n",
 			"chunks already there", all->present);
 	printf("  %-26s %12s   %" PRIu64 " of %" PRIu64 " loads without a message\n", "reads",
 		report->reads, loads(report) - loads_asked(report), loads(report));

@@ -19,7 +19,7 @@ struct kvb_demo_result {
 	uint64_t found;    /* in the longest known prefix, and loaded */
 	uint64_t lost;     /* evicted between lookup and load */
 	uint64_t stored;   /* chunks */
-	uint64_t present;  /* chunks that another engine had stored meanwhile */
+	uint64_t present;  /* chunks found there when they were to be stored */
 	uint64_t unstored; /* chunks for which there was no room just then */
 	uint64_t moved_bytes;
 	uint64_t mismatches;
