@@ -334,7 +334,7 @@ static int acquire_all(const struct reads *reads, uint64_t *ret_n)
 static int measure_server(const struct reads *reads)
 {
 	static const char name[] = "acquire.local.server_cpu";
-	uint64_t before_ns, after_ns, begin_ns, took_ns, n = 0;
+	uint64_t before_ns = 0, after_ns = 0, begin_ns, took_ns, n = 0;
 	int r;
 
 	if (!kvb_run_begin(reads->run, name))
