@@ -19,6 +19,7 @@
 #include "bench/fairness.h"
 #include "bench/limits.h"
 #include "bench/placement.h"
+#include "bench/reads.h"
 #include "bench/results.h"
 #include "bench/run.h"
 #include "bench/server.h"
@@ -41,6 +42,7 @@ enum {
 	OPT_SPIN,
 	OPT_SECONDS,
 	OPT_SIZES,
+	OPT_OBJECTS,
 	OPT_JSON
 };
 
@@ -50,6 +52,8 @@ struct bench {
 	uint32_t spin_us;
 	uint64_t sizes[SIZES_MAX];
 	unsigned n_sizes;
+	uint64_t objects[SIZES_MAX];
+	unsigned n_objects;
 	const char *suite; /* NULL: all */
 
 	struct kvb_own_server server;
@@ -60,25 +64,37 @@ struct bench {
 
 /* -------------------------------------------------------------------------------------- the command line */
 
-static bool parse_sizes(struct bench *bench, const char *list)
+static bool parse_payload(const char *text, uint64_t *ret_bytes)
+{
+	return kvb_parse_size(text, ret_bytes) == 0 && *ret_bytes >= 1 &&
+		*ret_bytes <= 192 * KVB_MIB;
+}
+
+static bool parse_objects(const char *text, uint64_t *ret_objects)
+{
+	return kvb_parse_number(text, KVB_READS_OBJECTS_MIN, KVB_READS_OBJECTS_MAX, ret_objects) ==
+		0;
+}
+
+/* At most SIZES_MAX of them, with commas between. */
+static bool parse_list(const char *list, bool (*parse)(const char *text, uint64_t *ret_value),
+	uint64_t *ret_values, unsigned *ret_n)
 {
 	char text[32];
 
-	bench->n_sizes = 0;
+	*ret_n = 0;
 	while (*list) {
 		size_t len = strcspn(list, ",");
-		if (len >= sizeof(text) || bench->n_sizes == SIZES_MAX)
+		if (len >= sizeof(text) || *ret_n == SIZES_MAX)
 			return false;
 		memcpy(text, list, len);
 		text[len] = '\0';
-		if (kvb_parse_size(text, &bench->sizes[bench->n_sizes]) < 0 ||
-			bench->sizes[bench->n_sizes] < 1 ||
-			bench->sizes[bench->n_sizes] > 192 * KVB_MIB)
+		if (!parse(text, &ret_values[*ret_n]))
 			return false;
-		bench->n_sizes++;
+		++*ret_n;
 		list += len + (list[len] == ',');
 	}
-	return bench->n_sizes > 0;
+	return *ret_n > 0;
 }
 
 static const struct argp_option option_table[] = {
@@ -89,6 +105,8 @@ static const struct argp_option option_table[] = {
 		"Spinning of both sides, for the names that end in .spin (1000)", 0},
 	{"seconds", OPT_SECONDS, "N", 0, "Of each measurement (1)", 0},
 	{"sizes", OPT_SIZES, "LIST", 0, "Payload sizes (4KiB,64KiB,1MiB,8MiB,32MiB)", 0},
+	{"objects", OPT_OBJECTS, "LIST", 0, "Numbers of objects, for reads (1000,100000,1000000)",
+		0},
 	{"json", OPT_JSON, NULL, 0, "For programs", 0},
 	{NULL, 0, NULL, 0, NULL, 0},
 };
@@ -105,7 +123,7 @@ static void parse_cpus_of(
 
 static bool is_suite(const char *text)
 {
-	static const char *const suites[] = {"limits", "latency", "bandwidth", "fairness"};
+	static const char *const suites[] = {"limits", "latency", "bandwidth", "reads", "fairness"};
 
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(suites); i++)
 		if (strcmp(text, suites[i]) == 0)
@@ -142,9 +160,15 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 				state, "--seconds: \"%s\" is not a number from 0.01 to 600", arg);
 		return 0;
 	case OPT_SIZES:
-		if (!parse_sizes(bench, arg))
+		if (!parse_list(arg, parse_payload, bench->sizes, &bench->n_sizes))
 			argp_error(state,
 				"--sizes: \"%s\" is not a list of sizes from 1B to 192MiB", arg);
+		return 0;
+	case OPT_OBJECTS:
+		if (!parse_list(arg, parse_objects, bench->objects, &bench->n_objects))
+			argp_error(state,
+				"--objects: \"%s\" is not a list of numbers from %u to %u", arg,
+				KVB_READS_OBJECTS_MIN, KVB_READS_OBJECTS_MAX);
 		return 0;
 	case OPT_JSON:
 		bench->run.quiet = true;
@@ -152,7 +176,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	case ARGP_KEY_ARG:
 		if (state->arg_num > 0 || !is_suite(arg))
 			argp_error(state,
-				"\"%s\": give one of limits, latency, bandwidth, fairness; or "
+				"\"%s\": give one of limits, latency, bandwidth, reads, fairness; or "
 				"nothing, for all",
 				arg);
 		bench->suite = arg;
@@ -563,6 +587,8 @@ static int measure_suites(struct bench *bench)
 
 	if (r == 0 && (wanted(bench, "latency") || wanted(bench, "bandwidth")))
 		r = measure_kvbell(bench);
+	if (r == 0 && wanted(bench, "reads"))
+		r = kvb_reads_measure(&bench->run, bench->objects, bench->n_objects);
 	if (r == 0 && wanted(bench, "fairness"))
 		r = measure_fairness(bench);
 	kvb_progress_clear(&bench->run.progress);
@@ -599,11 +625,13 @@ int main(int argc, char **argv)
 		"A limit and what is judged by it are measured in one run with one pinning; compare "
 		"ratios, not figures, between machines and runs.";
 	static const struct argp argp = {option_table, parse_option,
-		"[limits|latency|bandwidth|fairness]", doc, NULL, NULL, NULL};
+		"[limits|latency|bandwidth|reads|fairness]", doc, NULL, NULL, NULL};
 	static struct bench bench = {.run = {.placement = {.node = KVB_NODE_ANY}, .seconds = 1},
 		.spin_us = 1000,
 		.sizes = {4 * KVB_KIB, 64 * KVB_KIB, KVB_MIB, 8 * KVB_MIB, 32 * KVB_MIB},
-		.n_sizes = 5};
+		.n_sizes = 5,
+		.objects = {1000, 100000, 1000000},
+		.n_objects = 3};
 	sigset_t signals;
 
 	argp_err_exit_status = EXIT_USAGE;

@@ -4,9 +4,9 @@
  *
  * The parent starts a server and the engines, shows how far they are, and reports. Each engine is a
  * process with a client of its own that replays requests: it looks up the longest known prefix,
- * loads and verifies its chunks, and stores the missing ones. Which request is next goes from
- * engine to engine as a token in a pipe, so that a dead engine leaves the others blocked and not
- * wrong; the parent then ends them.
+ * loads and verifies its chunks, both without a message, and stores the missing ones. Which request
+ * is next goes from engine to engine as a token in a pipe, so that a dead engine leaves the others
+ * blocked and not wrong; the parent then ends them.
  *
  * It must never call a byte right that it has not compared, and never leave a process, a socket or
  * a directory behind.
@@ -134,7 +134,14 @@ static int engine_store(struct engine *engine, uint64_t chunk)
 
 	kvb_pattern_fill(engine->data, engine->demo->chunk_bytes, chunk);
 	start = kvb_now_ns();
-	r = kvb_put(engine->client, key, key_len, engine->data, engine->demo->chunk_bytes);
+	/* Another engine may have stored it meanwhile; and what follows an evicted chunk may still be
+	 * there. Then nothing is moved. */
+	r = kvb_put_if_absent(
+		engine->client, key, key_len, engine->data, engine->demo->chunk_bytes);
+	if (r == -EEXIST) {
+		engine->result->present++;
+		return 0;
+	}
 	kvb_histogram_add(&engine->result->took[KVB_DEMO_PUT], kvb_now_ns() - start);
 	if (r == -ENOSPC) {
 		engine->result->unstored++;
@@ -316,10 +323,14 @@ static int wait_engines(struct demo *demo, const sigset_t *signals)
 	return outcome;
 }
 
-static int see_evicted(void *user, const struct kvb_stat *stat)
+static int see_counter(void *user, const struct kvb_stat *stat)
 {
+	struct kvb_demo_report *report = user;
+
 	if (strcmp(stat->name, "store.evicted") == 0)
-		*(uint64_t *)user = stat->value;
+		report->evicted = stat->value;
+	else if (strcmp(stat->name, "ops.gets") == 0 || strcmp(stat->name, "ops.get_misses") == 0)
+		report->asked += stat->value;
 	return 0;
 }
 
@@ -356,14 +367,19 @@ static int wait_for_pool(const struct demo *demo)
 	return r;
 }
 
-static int count_evicted(const struct demo *demo, uint64_t *ret_evicted)
+/* What the server did, and was spared. */
+static int see_server(const struct demo *demo, struct kvb_demo_report *report)
 {
+	struct kvb_info info = {0};
 	struct kvb_client *client;
 	int r = open_client(demo, &client);
 
 	if (r < 0)
 		return r;
-	r = kvb_stats(client, see_evicted, ret_evicted);
+	r = kvb_stats(client, see_counter, report);
+	if (r == 0)
+		r = kvb_get_info(client, &info);
+	report->reads = info.reads;
 	kvb_close(client);
 	return r;
 }
@@ -410,7 +426,7 @@ static int run_demo(struct demo *demo, struct kvb_demo_report *report)
 	if (r == 0)
 		r = run_engines(demo, &signals, report);
 	if (r == 0)
-		r = count_evicted(demo, &report->evicted);
+		r = see_server(demo, report);
 	status = kvb_own_server_stop(&demo->server);
 	if (status != 0)
 		fprintf(stderr, "kvbell-demo: the server ended with status %d\n", status);

@@ -21,6 +21,7 @@ void kvb_demo_result_merge(struct kvb_demo_result *into, const struct kvb_demo_r
 	into->found += from->found;
 	into->lost += from->lost;
 	into->stored += from->stored;
+	into->present += from->present;
 	into->unstored += from->unstored;
 	into->moved_bytes += from->moved_bytes;
 	into->mismatches += from->mismatches;
@@ -47,6 +48,17 @@ static const char *format_time(char *buffer, size_t size, uint64_t ns)
 	return buffer;
 }
 
+static uint64_t loads(const struct kvb_demo_report *report)
+{
+	return report->all.took[KVB_DEMO_GET].count;
+}
+
+/* Those that came to the server; a load may do so more than once. */
+static uint64_t loads_asked(const struct kvb_demo_report *report)
+{
+	return report->asked < loads(report) ? report->asked : loads(report);
+}
+
 static void print_counts(const struct kvb_demo_report *report)
 {
 	const struct kvb_demo_result *all = &report->all;
@@ -62,6 +74,11 @@ static void print_counts(const struct kvb_demo_report *report)
 	if (all->unstored)
 		printf("  %-26s %12" PRIu64 "   there was no room just then\n", "chunks not stored",
 			all->unstored);
+	if (all->present)
+		printf("  %-26s %12" PRIu64 "   when they were to be stored: nothing was moved\n",
+			"chunks already there", all->present);
+	printf("  %-26s %12s   %" PRIu64 " of %" PRIu64 " loads without a message\n", "reads",
+		report->reads, loads(report) - loads_asked(report), loads(report));
 	printf("  %-26s %9.2f GB   in %.2f s: %.2f GB/s, payload made and verified\n",
 		"payload moved", (double)all->moved_bytes / 1e9, (double)report->wall_ns / 1e9,
 		gb_per_s(report));
@@ -105,15 +122,17 @@ int kvb_demo_report_json(const struct kvb_demo_report *report)
 {
 	const struct kvb_demo_result *all = &report->all;
 	json_t *json = json_pack(
-		"{s:i, s:I, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:f, s:I}",
+		"{s:i, s:I, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:f, s:I, s:s, s:I, s:I}",
 		"schema", 1, "requests", (json_int_t)all->requests, "engines", (int)report->engines,
 		"ordered", (int)report->ordered, "chunks_asked", (json_int_t)all->asked,
 		"chunks_loaded", (json_int_t)all->found, "chunks_lost", (json_int_t)all->lost,
 		"chunks_stored", (json_int_t)all->stored, "chunks_not_stored",
-		(json_int_t)all->unstored, "chunks_evicted", (json_int_t)report->evicted,
-		"hit_rate_percent", hit_rate(all), "moved_bytes", (json_int_t)all->moved_bytes,
-		"wall_ns", (json_int_t)report->wall_ns, "gb_per_s", gb_per_s(report), "mismatches",
-		(json_int_t)all->mismatches);
+		(json_int_t)all->unstored, "chunks_present", (json_int_t)all->present,
+		"chunks_evicted", (json_int_t)report->evicted, "hit_rate_percent", hit_rate(all),
+		"moved_bytes", (json_int_t)all->moved_bytes, "wall_ns", (json_int_t)report->wall_ns,
+		"gb_per_s", gb_per_s(report), "mismatches", (json_int_t)all->mismatches, "reads",
+		report->reads, "loads", (json_int_t)loads(report), "loads_asked",
+		(json_int_t)loads_asked(report));
 
 	for (unsigned i = 0; json && i < KVB_DEMO_OPS; i++)
 		json_object_set_new(json, op_names[i], time_json(&all->took[i]));

@@ -19,6 +19,7 @@ struct kvb_demo_result {
 	uint64_t found;    /* in the longest known prefix, and loaded */
 	uint64_t lost;     /* evicted between lookup and load */
 	uint64_t stored;   /* chunks */
+	uint64_t present;  /* chunks found there when they were to be stored */
 	uint64_t unstored; /* chunks for which there was no room just then */
 	uint64_t moved_bytes;
 	uint64_t mismatches;
@@ -28,6 +29,8 @@ struct kvb_demo_result {
 struct kvb_demo_report {
 	struct kvb_demo_result all;
 	uint64_t evicted;
+	uint64_t asked;    /* reads that came to the server */
+	const char *reads; /* "local", "ring": as in struct kvb_info */
 	uint64_t wall_ns;
 	unsigned engines;
 	bool ordered;

@@ -38,7 +38,10 @@ static int find_program(char *path, size_t size)
 static void run_server(const char *program, const char *dir,
 	const struct kvb_own_server_options *options, int ready_fd)
 {
-	char number[16], spin_us[16], workers[16];
+	char number[16], spin_us[16], workers[16], max_objects[24];
+	const char *argv[20] = {program, "--dir", dir, "--pool", options->pool, "--spin-us",
+		spin_us, "--ready-fd", number, "--log-level", "warning"};
+	size_t n = 11;
 	sigset_t none;
 
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -53,10 +56,17 @@ static void run_server(const char *program, const char *dir,
 	snprintf(number, sizeof(number), "%d", ready_fd);
 	snprintf(spin_us, sizeof(spin_us), "%u", options->spin_us);
 	snprintf(workers, sizeof(workers), "%u", options->workers);
-	/* The first NULL ends the list. */
-	execlp(program, program, "--dir", dir, "--pool", options->pool, "--spin-us", spin_us,
-		"--ready-fd", number, "--log-level", "warning",
-		options->workers > 0 ? "--workers" : (char *)NULL, workers, (char *)NULL);
+	snprintf(
+		max_objects, sizeof(max_objects), "%llu", (unsigned long long)options->max_objects);
+	if (options->workers > 0) {
+		argv[n++] = "--workers";
+		argv[n++] = workers;
+	}
+	if (options->max_objects > 0) {
+		argv[n++] = "--max-objects";
+		argv[n++] = max_objects;
+	}
+	execvp(program, (char *const *)argv);
 	fprintf(stderr, "cannot start %s: %s\n", program, strerror(errno));
 	_exit(127);
 }

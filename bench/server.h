@@ -23,6 +23,7 @@ struct kvb_own_server_options {
 	const char *pool;      /* as for --pool */
 	uint32_t spin_us;      /* as for --spin-us */
 	uint32_t workers;      /* as for --workers; 0: its own choice */
+	uint64_t max_objects;  /* as for --max-objects; 0: its own choice */
 	const cpu_set_t *cpus; /* where it may run; NULL: as the caller */
 };
 

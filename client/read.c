@@ -44,7 +44,7 @@ static int acquire_local(
 }
 
 /* The object may grow between the look at its length and the copy, as often as it is replaced. */
-static int acquire_copy(
+static int look_and_copy(
 	struct kvb_client *client, const void *key, size_t key_len, struct kvb_lease *ret_lease)
 {
 	size_t length = 0, room;
@@ -65,6 +65,19 @@ static int acquire_copy(
 		}
 	}
 	free(data);
+	return r;
+}
+
+/* Several requests are one call: kvb_close() waits for all of it. */
+static int acquire_copy(
+	struct kvb_client *client, const void *key, size_t key_len, struct kvb_lease *ret_lease)
+{
+	int r = kvb_client_enter_any(client);
+
+	if (r < 0)
+		return r;
+	r = look_and_copy(client, key, key_len, ret_lease);
+	kvb_client_leave_any(client);
 	return r;
 }
 
@@ -144,14 +157,17 @@ static int prefix_local(struct kvb_local *local, const struct kvb_key *keys, siz
 static int prefix_asking(struct kvb_client *client, const struct kvb_key *keys, size_t n,
 	struct kvb_lease *leases, size_t *ret_n)
 {
-	int r = 0;
+	int r = kvb_client_enter_any(client);
 
 	*ret_n = 0;
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < n && r == 0; i++) {
 		r = leases ? acquire(client, keys[i].data, keys[i].len, &leases[i])
 			   : kvb_exists(client, keys[i].data, keys[i].len, NULL);
 		*ret_n += r == 0;
 	}
+	kvb_client_leave_any(client);
 	return r == -ENOENT ? 0 : r;
 }
 

@@ -615,14 +615,20 @@ static uint32_t evict_oldest(struct kvb_store *store, bool any, uint32_t wanted)
 /* Makes sure that there is a slot. 0; -ENOSPC. */
 static int make_slot(struct kvb_store *store)
 {
+	uint64_t spared = store->stats.leased_spared;
+
 	if (store->slots_taken < store->config.objects_max)
 		return 0;
 	reclaim(store, store->stats.limbo);
 	hear_readers(store);
 	store->walk++;
-	while (store->slots_taken == store->config.objects_max)
-		if (evict_oldest(store, true, (uint32_t)batch_size(store)) == 0)
-			return -ENOSPC;
+	while (store->slots_taken == store->config.objects_max) {
+		if (evict_oldest(store, true, (uint32_t)batch_size(store)) > 0)
+			continue;
+		store->stats.leased_refused +=
+			store->stats.leased_spared > spared || store->stats.limbo > 0;
+		return -ENOSPC;
+	}
 	return 0;
 }
 
@@ -1011,12 +1017,14 @@ static uint32_t surplus(const struct kvb_store *store)
 /* Evicts a batch towards the low watermark. False when there is nothing left to do. */
 static bool evict_ahead(struct kvb_store *store)
 {
+	uint64_t evicted = store->stats.evicted;
 	uint32_t n;
 
 	hear_readers(store);
 	store->walk++;
 	n = surplus(store);
-	return n > 0 && evict_oldest(store, false, n) > 0 &&
+	/* Where all of a batch is leased, to go on might never end; the next reservation asks again. */
+	return n > 0 && evict_oldest(store, false, n) > 0 && store->stats.evicted > evicted &&
 		over_mark(store, store->config.low_percent);
 }
 

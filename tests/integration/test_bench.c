@@ -100,12 +100,48 @@ static void check_result(json_t *results, const char *name, const char *unit, co
 		number_of(result, "p50") / number_of(result, "limit"));
 }
 
+/* A figure of its own: it may be 0, and stands beside nothing. */
+static void check_server_cpu(json_t *result)
+{
+	assert_non_null(result);
+	assert_string_equal(json_string_value(json_object_get(result, "unit")), "%");
+	assert_true(number_of(result, "n") >= 1000000);
+	assert_true(number_of(result, "p50") >= 0);
+	assert_true(number_of(result, "p50") == number_of(result, "max"));
+}
+
+static void check_reads(json_t *results, const char *objects)
+{
+	char name[48];
+
+	check_result(results, "dram.load", "ns", NULL);
+	snprintf(name, sizeof(name), "exists.local.%s", objects);
+	check_result(results, name, "ns", "dram.load");
+	snprintf(name, sizeof(name), "acquire.local.%s", objects);
+	check_result(results, name, "ns", "dram.load");
+	snprintf(name, sizeof(name), "prefix.local.1000.%s", objects);
+	check_result(results, name, "ns/key", "dram.load");
+	check_server_cpu(find(results, "acquire.local.server_cpu"));
+}
+
+static void check_copies(json_t *results)
+{
+	static const char *const names[] = {"get.32MiB.copy.warm", "get.32MiB.copy.first",
+		"get.32MiB.copy.warm.1mover", "get.32MiB.copy.warm.2movers"};
+	double plain = number_of(find(results, "memcpy.32MiB"), "p50");
+	double streaming = number_of(find(results, "ntcopy.32MiB"), "p50");
+
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(names); i++)
+		check_result(results, names[i], "GB/s",
+			streaming > plain ? "ntcopy.32MiB" : "memcpy.32MiB");
+}
+
 static void every_figure_stands_beside_its_limit(void **state)
 {
-	static const char *const argv[] = {
-		KVB_TEST_BENCH, "--json", "--seconds", "0.05", "--sizes", "4KiB,1MiB", NULL};
-	static const char *const limits[] = {
-		"memcpy_GBps", "ntcopy_GBps", "eventfd_rtt_us", "cacheline_rtt_us", "zmq_rtt_us"};
+	static const char *const argv[] = {KVB_TEST_BENCH, "--json", "--seconds", "0.05", "--sizes",
+		"4KiB,1MiB", "--objects", "1000", NULL};
+	static const char *const limits[] = {"memcpy_GBps", "ntcopy_GBps", "eventfd_rtt_us",
+		"cacheline_rtt_us", "zmq_rtt_us", "dram_load_ns"};
 	json_t *all, *results;
 
 	(void)state;
@@ -129,6 +165,11 @@ static void every_figure_stands_beside_its_limit(void **state)
 	check_result(results, "put.1MiB.ring", "GB/s", "memcpy.1MiB");
 	check_result(results, "get.1MiB.ring.spin", "GB/s", "memcpy.1MiB");
 	check_result(results, "put.1MiB.zmq", "GB/s", "memcpy.1MiB");
+	check_result(results, "put.1MiB.batch", "GB/s", "memcpy.1MiB");
+	check_result(results, "put.1MiB.batch.2movers", "GB/s", "memcpy.1MiB");
+	check_reads(results, "1e3");
+	check_copies(results);
+	assert_int_equal(json_array_size(json_object_get(all, "left_out")), 0);
 	json_decref(all);
 }
 
@@ -172,6 +213,47 @@ static void a_flood_is_measured_beside_an_idle_neighbour(void **state)
 	json_decref(all);
 }
 
+static uint64_t memory_available(void)
+{
+	char *all = process_read_file("/proc/meminfo");
+	const char *line = strstr(all, "MemAvailable:");
+	uint64_t kib = line ? strtoull(line + strlen("MemAvailable:"), NULL, 10) : 0;
+
+	free(all);
+	return kib * KVB_KIB;
+}
+
+static void check_left_out(json_t *all, const char *name)
+{
+	json_t *left_out = find(json_object_get(all, "left_out"), name);
+
+	assert_null(find(json_object_get(all, "results"), name));
+	assert_non_null(left_out);
+	assert_non_null(strstr(json_string_value(json_object_get(left_out, "why")), "of memory"));
+}
+
+static void what_there_is_no_memory_for_is_named(void **state)
+{
+	static const char *const argv[] = {KVB_TEST_BENCH, "reads", "--json", "--seconds", "0.02",
+		"--sizes", "4KiB", "--objects", "10000000", NULL};
+	json_t *all;
+
+	(void)state;
+	/* Ten million objects take 48 GiB and some. */
+	if (memory_available() > 48 * KVB_GIB)
+		skip();
+	assert_int_equal(run(argv), 0);
+	assert_no_errors();
+	all = json_load_file(output, 0, NULL);
+	assert_non_null(all);
+	check_left_out(all, "exists.local.1e7");
+	check_left_out(all, "acquire.local.1e7");
+	check_left_out(all, "prefix.local.1000.1e7");
+	check_left_out(all, "acquire.local.server_cpu");
+	check_copies(json_object_get(all, "results"));
+	json_decref(all);
+}
+
 static void bad_usage_names_what_is_wrong(void **state)
 {
 	static const char *const wrong[][2] = {
@@ -180,9 +262,11 @@ static void bad_usage_names_what_is_wrong(void **state)
 		{"--numa-node=-1", "--numa-node: \"-1\" is not a number"},
 		{"--sizes=4KiB,,1MiB", "--sizes: \"4KiB,,1MiB\" is not a list of sizes"},
 		{"--sizes=1GiB", "--sizes: \"1GiB\" is not a list of sizes"},
+		{"--objects=999", "--objects: \"999\" is not a list of numbers from 1000"},
 		{"--seconds=0", "--seconds: \"0\" is not a number"},
 		{"--spin-us=no", "--spin-us: \"no\" is not a number"},
-		{"throughput", "\"throughput\": give one of limits, latency, bandwidth, fairness"},
+		{"throughput",
+			"\"throughput\": give one of limits, latency, bandwidth, reads, fairness"},
 	};
 
 	(void)state;
@@ -256,6 +340,8 @@ int main(void)
 			every_figure_stands_beside_its_limit, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			a_flood_is_measured_beside_an_idle_neighbour, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			what_there_is_no_memory_for_is_named, setup, teardown),
 		cmocka_unit_test_setup_teardown(bad_usage_names_what_is_wrong, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			without_a_terminal_the_table_is_all_there_is, setup, teardown),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_syscalls.c - when both sides spin, requests and answers pass without the kernel.
+ * test_syscalls.c - when both sides spin, requests and answers pass without the kernel; reads without
+ * asking need neither the kernel nor the server.
  *
  * Server and client run under an strace each; this program runs itself as the client, which marks
  * where its rounds begin and end with writes that fail. The server's calls are told apart by time.
@@ -35,6 +36,15 @@
 #define CALLS_MAX        100u
 #define CALLS_PER_SECOND 1000u
 #define MARK_FD          (-4711)
+/* Of a lookup, a lease and a prefix: so many, among so many keys. */
+#define READS      1000000u
+#define READ_KEYS  64u
+#define READ_BYTES 4096u
+#define READ_TRIES 5u
+/* What the server does by the clock while nobody asks it anything: twice its calls in the same time,
+ * and these, are still that. */
+#define IDLE_NS    (300 * KVB_NS_PER_MS)
+#define IDLE_CALLS 20u
 
 static int op_ping(struct kvb_client *client, const char *key, uint8_t *data, size_t len)
 {
@@ -67,6 +77,86 @@ static const struct round {
 	{"get 1 MiB", op_get, LARGE, 20, 25},
 };
 
+/* ------------------------------------------------------------------------------- without asking the server */
+
+/* Nothing, by a clock that is no call. */
+static int read_nothing(struct kvb_client *client, const struct kvb_key *keys)
+{
+	uint64_t end_ns = kvb_now_ns() + IDLE_NS;
+
+	(void)client;
+	(void)keys;
+	while (kvb_now_ns() < end_ns)
+		;
+	return 0;
+}
+
+static int read_acquire(struct kvb_client *client, const struct kvb_key *keys)
+{
+	int r = 0;
+
+	for (unsigned i = 0; i < READS && r == 0; i++) {
+		const struct kvb_key *key = &keys[i % READ_KEYS];
+		struct kvb_lease lease;
+		r = kvb_acquire(client, key->data, key->len, &lease);
+		if (r == 0)
+			kvb_release(&lease);
+	}
+	return r;
+}
+
+static int read_exists(struct kvb_client *client, const struct kvb_key *keys)
+{
+	int r = 0;
+
+	for (unsigned i = 0; i < READS && r == 0; i++) {
+		const struct kvb_key *key = &keys[i % READ_KEYS];
+		r = kvb_exists(client, key->data, key->len, NULL);
+	}
+	return r;
+}
+
+static int read_prefix(struct kvb_client *client, const struct kvb_key *keys)
+{
+	static struct kvb_lease leases[READ_KEYS];
+	int r = 0;
+
+	for (unsigned i = 0; i < READS / READ_KEYS && r == 0; i++) {
+		size_t n = 0;
+		r = kvb_prefix(client, keys, READ_KEYS, leases, &n);
+		if (r == 0 && n != READ_KEYS)
+			r = -ENOENT;
+		while (n > 0)
+			kvb_release(&leases[--n]);
+	}
+	return r;
+}
+
+static int read_get(struct kvb_client *client, const struct kvb_key *keys)
+{
+	static uint8_t buffer[READ_BYTES];
+	int r = 0;
+
+	for (unsigned i = 0; i < READS && r == 0; i++) {
+		const struct kvb_key *key = &keys[i % READ_KEYS];
+		r = kvb_get(client, key->data, key->len, buffer, sizeof(buffer), NULL);
+	}
+	return r;
+}
+
+/* The first is what the others are compared with. */
+static const struct reading {
+	const char *name;
+	int (*fn)(struct kvb_client *client, const struct kvb_key *keys);
+} readings[] = {
+	{"nothing", read_nothing},
+	{"acquire", read_acquire},
+	{"exists", read_exists},
+	{"prefix", read_prefix},
+	{"get 4 KiB without asking", read_get},
+};
+#define READ_SPANS (READ_TRIES * KVB_ARRAY_SIZE(readings))
+
 /* ------------------------------------------------------------------------------------------ the client */
 
 static void mark(void)
@@ -88,18 +178,11 @@ static int repeat(
 	return r;
 }
 
-static int be_client(const char *dir)
+static int ask(struct kvb_client *client)
 {
-	struct kvb_options options = KVB_OPTIONS_INIT;
 	static uint8_t data[LARGE];
-	struct kvb_client *client;
-	int r;
+	int r = 0;
 
-	options.dir = dir;
-	options.spin_us = SPIN_US;
-	r = kvb_open(&options, &client);
-	if (r < 0)
-		return 1;
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(rounds) && r == 0; i++) {
 		r = repeat(client, &rounds[i], data, rounds[i].warm);
 		for (unsigned try = 0; try < TRIES && r == 0; try++) {
@@ -108,8 +191,58 @@ static int be_client(const char *dir)
 			mark();
 		}
 	}
+	return r;
+}
+
+static int read_without_asking(struct kvb_client *client)
+{
+	static char text[READ_KEYS][32];
+	static uint8_t data[READ_BYTES];
+	struct kvb_key keys[READ_KEYS];
+	uint64_t spun_ns;
+	int r = 0;
+
+	for (unsigned i = 0; i < READ_KEYS && r == 0; i++) {
+		int n = snprintf(text[i], sizeof(text[i]), "read-%u", i);
+		keys[i] = (struct kvb_key){text[i], (size_t)n};
+		r = kvb_put(client, text[i], (size_t)n, data, sizeof(data));
+	}
+	/* Until the server has stopped looking for the next put. */
+	spun_ns = kvb_now_ns() + SPIN_US * KVB_NS_PER_US + KVB_NS_PER_S / 2;
+	while (r == 0 && kvb_now_ns() < spun_ns)
+		r = read_acquire(client, keys);
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(readings) && r == 0; i++)
+		for (unsigned try = 0; try < READ_TRIES && r == 0; try++) {
+			mark();
+			r = readings[i].fn(client, keys);
+			mark();
+		}
+	return r;
+}
+
+static int with_client(const char *dir, uint32_t flags, int (*fn)(struct kvb_client *client))
+{
+	struct kvb_options options = KVB_OPTIONS_INIT;
+	struct kvb_client *client;
+	int r;
+
+	options.dir = dir;
+	options.spin_us = SPIN_US;
+	options.flags = flags;
+	r = kvb_open(&options, &client);
+	if (r < 0)
+		return r;
+	r = fn(client);
 	kvb_close(client);
-	return r < 0 ? 2 : 0;
+	return r;
+}
+
+static int be_client(const char *dir)
+{
+	if (with_client(dir, KVB_OPEN_RING_ONLY, ask) < 0)
+		return 1;
+	/* Its internal thread does not map the pool meanwhile: those would be calls. */
+	return with_client(dir, KVB_OPEN_NO_POPULATE, read_without_asking) < 0 ? 2 : 0;
 }
 
 /* -------------------------------------------------------------------------------------------- the test */
@@ -290,11 +423,11 @@ static unsigned all_calls(const struct span *span)
 }
 
 /* Of one round's tries. */
-static const struct span *best_of(const struct span *spans)
+static const struct span *best_of(const struct span *spans, unsigned n)
 {
 	const struct span *best = spans;
 
-	for (unsigned i = 1; i < TRIES; i++)
+	for (unsigned i = 1; i < n; i++)
 		if (all_calls(&spans[i]) < all_calls(best))
 			best = &spans[i];
 	return best;
@@ -312,9 +445,33 @@ static void check_round(const struct round *round, const struct span *span)
 		assert_true(span->looks < round->count / 2);
 }
 
-static void two_sides_that_spin_make_no_call_per_request(void **state)
+/* Of all tries: what never happens need not be looked for in the best of them. */
+static void check_reading(const struct reading *reading, const struct span *spans, double idle)
 {
-	static struct span spans[TRIES * KVB_ARRAY_SIZE(rounds)];
+	const struct span *best = best_of(spans, READ_TRIES);
+
+	for (unsigned i = 0; i < READ_TRIES; i++)
+		assert_int_equal(spans[i].client_calls, 0);
+	print_message("%s: %u calls by the server in %.3f s\n", reading->name,
+		best->server_calls + best->looks, best->end - best->begin);
+	assert_true(best->server_calls + best->looks <=
+		2 * idle * (best->end - best->begin) + IDLE_CALLS);
+}
+
+static void check_readings(const struct span *spans)
+{
+	const struct span *nothing = best_of(spans, READ_TRIES);
+	double idle = (nothing->server_calls + nothing->looks) / (nothing->end - nothing->begin);
+
+	/* By the clock, and not one per anything. */
+	assert_true(idle < CALLS_PER_SECOND);
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(readings); i++)
+		check_reading(&readings[i], &spans[i * READ_TRIES], idle);
+}
+
+static void neither_spinning_sides_nor_local_reads_make_calls(void **state)
+{
+	static struct span spans[TRIES * KVB_ARRAY_SIZE(rounds) + READ_SPANS];
 	unsigned n = KVB_ARRAY_SIZE(spans);
 
 	(void)state;
@@ -322,14 +479,15 @@ static void two_sides_that_spin_make_no_call_per_request(void **state)
 	assert_int_equal(read_client(spans, n), 2 * n);
 	assert_true(read_server(spans, n) > 50);
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(rounds); i++)
-		check_round(&rounds[i], best_of(&spans[i * TRIES]));
+		check_round(&rounds[i], best_of(&spans[i * TRIES], TRIES));
+	check_readings(&spans[n - READ_SPANS]);
 }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
-			two_sides_that_spin_make_no_call_per_request, setup, teardown),
+			neither_spinning_sides_nor_local_reads_make_calls, setup, teardown),
 	};
 
 	if (argc > 1)
