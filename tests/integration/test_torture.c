@@ -41,7 +41,7 @@
 #define HELD         24u /* by a thread */
 #define LIST         8u
 #define LENGTH_MAX   (160 * KVB_KIB)
-#define SECONDS      4u
+#define SECONDS      8u
 #define KILL_MAX_MS  60u
 #define POISON_EVERY 20000u
 
@@ -460,7 +460,7 @@ static void no_byte_is_wrong_whatever_dies(void **state)
 {
 	/* Less than all keys need, so that eviction never rests. */
 	static const char *const args[] = {"--pool", "4MiB", "--lease-cells", "64",
-		"--low-watermark", "80", "--high-watermark", "90", "--log-level", "warn", NULL};
+		"--low-watermark", "80", "--high-watermark", "90", "--log-level", "warning", NULL};
 	pid_t pids[CHILDREN];
 	struct kvb_client *client;
 	uint64_t kills;
