@@ -592,7 +592,6 @@ static void get_ahead(enum kvb_hook_point point, uint32_t slot)
 {
 	const struct kvb_session *session = &embedded.server->sessions.slots[slot];
 	struct kvb_sqe nop = {.op = KVB_OP_NOP};
-
 	enum game game = kvb_load_acquire(&spinner.game);
 
 	if (point != KVB_HOOK_SPIN)

@@ -884,7 +884,7 @@ static unsigned waiters_held(void)
 static bool waiters_are_inside(const void *client)
 {
 	struct kvb_client *inner = (struct kvb_client *)client;
-	uint64_t inside;
+	uint32_t inside;
 
 	pthread_mutex_lock(&inner->lock);
 	inside = inner->inside;
