@@ -31,7 +31,8 @@
 #define KILLS   200u
 #define HOLDERS 20u
 /* Each so many rounds, a pool that the kernel takes longer to tear down than a reader may wait. */
-#define BIG_POOL_EVERY 25u
+#define BIG_POOL_EVERY 50u
+#define BIG_POOL       "2GiB"
 #define NOTICE_NS      (100 * TEST_SLOWER * KVB_NS_PER_MS)
 
 static struct process_server server;
@@ -248,10 +249,20 @@ static void reads_go_on_while_the_server_stands_still(void **state)
 
 /* ---------------------------------------------------------------------------------- the server is killed */
 
+static int see_populated(void *user, const struct kvb_stat *stat)
+{
+	if (strcmp(stat->name, "pool.populate_ms") == 0)
+		*(uint64_t *)user = stat->value;
+	return 0;
+}
+
+/* Under a server whose pool is there as a whole. */
 static bool works_again(const void *arg)
 {
+	uint64_t populate_ms = 0;
+
 	(void)arg;
-	return kvb_ping(client) == 0;
+	return kvb_stats(client, see_populated, &populate_ms) == 0 && populate_ms > 0;
 }
 
 /* From the kill on, until all know. The views are held for longer. */
@@ -292,7 +303,7 @@ static void readers_of_a_killed_server_are_told(void **state)
 	(void)state;
 	for (unsigned round = 0; round < KILLS; round++) {
 		bool big = round % BIG_POOL_EVERY == BIG_POOL_EVERY - 1;
-		const char *const args[] = {"--pool", big ? "1GiB" : "8MiB", NULL};
+		const char *const args[] = {"--pool", big ? BIG_POOL : "8MiB", NULL};
 		assert_int_equal(process_server_start(&server, args), 0);
 		if (!client)
 			client = open_client();
