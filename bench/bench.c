@@ -543,20 +543,25 @@ static int report_fairness(
 	return 0;
 }
 
-/* One worker shows the order of its queue; two show whether they stand in each other's way. */
+/* Through the ring, one worker shows the order of its queue, and two whether they stand in each other's
+ * way. A client that reads locally asks neither. */
 static int measure_fairness(struct bench *bench)
 {
-	static const char *const suffixes[] = {"", ".2workers"};
+	static const struct {
+		const char *suffix;
+		uint32_t workers, flags;
+	} kinds[] = {{"", 1, KVB_OPEN_RING_ONLY}, {".2workers", 2, KVB_OPEN_RING_ONLY},
+		{".local", 1, 0}};
 
-	for (uint32_t i = 0; i < KVB_ARRAY_SIZE(suffixes); i++) {
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(kinds); i++) {
 		struct kvb_fairness fairness;
 		int r;
 		if (!kvb_run_begin(&bench->run, "fairness"))
 			continue;
-		r = kvb_fairness_measure(
-			&bench->run.placement, i + 1, bench->run.seconds, &fairness);
+		r = kvb_fairness_measure(&bench->run.placement, kinds[i].workers, kinds[i].flags,
+			bench->run.seconds, &fairness);
 		if (r == 0)
-			r = report_fairness(bench, &fairness, suffixes[i]);
+			r = report_fairness(bench, &fairness, kinds[i].suffix);
 		if (r < 0)
 			return r;
 	}

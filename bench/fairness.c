@@ -211,8 +211,8 @@ static int measure_rounds(struct kvb_client *client, const struct neighbour *nei
 }
 
 static int measure_beside(const struct kvb_own_server *server,
-	const struct kvb_placement *placement, const struct neighbour *neighbour, double seconds,
-	struct kvb_fairness *fairness)
+	const struct kvb_placement *placement, const struct neighbour *neighbour, uint32_t flags,
+	double seconds, struct kvb_fairness *fairness)
 {
 	struct kvb_options options = KVB_OPTIONS_INIT;
 	struct kvb_progress silent = {0};
@@ -222,8 +222,7 @@ static int measure_beside(const struct kvb_own_server *server,
 
 	options.dir = server->dir;
 	options.name = "kvbell-bench";
-	/* A get that does not ask the server would wait for nobody. */
-	options.flags = KVB_OPEN_RING_ONLY;
+	options.flags = flags;
 	r = kvb_open(&options, &client);
 	if (r < 0)
 		return fail("opening a client", r);
@@ -244,8 +243,8 @@ static int measure_beside(const struct kvb_own_server *server,
 	return r;
 }
 
-int kvb_fairness_measure(const struct kvb_placement *placement, uint32_t workers, double seconds,
-	struct kvb_fairness *ret_fairness)
+int kvb_fairness_measure(const struct kvb_placement *placement, uint32_t workers, uint32_t flags,
+	double seconds, struct kvb_fairness *ret_fairness)
 {
 	struct kvb_own_server_options options = {
 		.pool = "1GiB", .workers = workers, .cpus = placement->server_cpus};
@@ -260,7 +259,8 @@ int kvb_fairness_measure(const struct kvb_placement *placement, uint32_t workers
 	if (r < 0)
 		fail("starting the neighbour", r);
 	else
-		r = measure_beside(&server, placement, &neighbour, seconds, ret_fairness);
+		r = measure_beside(
+			&server, placement, &neighbour, flags, seconds, ret_fairness);
 	stop_neighbour(&neighbour);
 	(void)kvb_own_server_stop(&server);
 	return r;

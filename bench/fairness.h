@@ -20,9 +20,9 @@ struct kvb_fairness {
 	uint32_t fragment_bytes;
 };
 
-/* In rounds that alternate, `seconds` of each kind, with a server of `workers`. 0; -errno, and it
- * has said why. */
-int kvb_fairness_measure(const struct kvb_placement *placement, uint32_t workers, double seconds,
-	struct kvb_fairness *ret_fairness);
+/* In rounds that alternate, `seconds` of each kind, with a server of `workers`. `flags`: of the client
+ * that gets, as for kvb_open(). 0; -errno, and it has said why. */
+int kvb_fairness_measure(const struct kvb_placement *placement, uint32_t workers, uint32_t flags,
+	double seconds, struct kvb_fairness *ret_fairness);
 
 #endif /* KVB_BENCH_FAIRNESS_H */

@@ -16,7 +16,7 @@
 #include "client/connection.h"
 
 /* Most payload on its way at once. More would not be faster: staging would fall out of cache. */
-#define KVB_WINDOW_BYTES (2u * 1024 * 1024)
+#define KVB_WINDOW_BYTES (4u * 1024 * 1024)
 #define KVB_FLIGHTS_MAX  16u
 
 /* What to do; the caller's memory stays his until the stream has ended. */

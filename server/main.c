@@ -91,7 +91,7 @@ static const struct argp_option option_table[] = {
 
 	{NULL, 0, NULL, 0, "Limits:", 3},
 	{"staging", OPT_STAGING, "SIZE", 0, "Payload area of each session (8MiB)", 3},
-	{"fragment", OPT_FRAGMENT, "SIZE", 0, "Most payload in one request (256KiB)", 3},
+	{"fragment", OPT_FRAGMENT, "SIZE", 0, "Most payload in one request (512KiB)", 3},
 	{"ring-entries", OPT_RING_ENTRIES, "N", 0, "Requests in flight per session (256)", 3},
 	{"max-sessions", OPT_MAX_SESSIONS, "N", 0, "Sessions at a time (256)", 3},
 	{"max-objects", OPT_MAX_OBJECTS, "N", 0, "Stored objects (one per 64KiB of pool)", 3},

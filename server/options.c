@@ -41,7 +41,7 @@ void kvb_server_options_init(struct kvb_server_options *options, size_t size)
 		.size = size,
 		.pool_bytes = KVB_GIB,
 		.staging_bytes = 8 * KVB_MIB,
-		.fragment_bytes = 256 * 1024,
+		.fragment_bytes = 512 * 1024,
 		.ring_entries = 256,
 		.sessions_max = 256,
 		.low_percent = 90,

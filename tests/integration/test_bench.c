@@ -207,9 +207,10 @@ static void a_flood_is_measured_beside_an_idle_neighbour(void **state)
 	all = json_load_file(output, 0, NULL);
 	assert_non_null(all);
 	results = json_object_get(all, "results");
-	check_result(results, "memcpy.256KiB", "GB/s", NULL);
+	check_result(results, "memcpy.512KiB", "GB/s", NULL);
 	check_fairness(results, "");
 	check_fairness(results, ".2workers");
+	check_fairness(results, ".local");
 	json_decref(all);
 }
 

@@ -109,8 +109,8 @@ static void round_trip(const void *key, size_t key_len, size_t len)
 
 static void every_size_comes_back_byte_for_byte(void **state)
 {
-	static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 256 * 1024 - 1, 256 * 1024,
-		256 * 1024 + 1, 8 * 1024 * 1024 + 1, 32 * 1024 * 1024, 192 * 1024 * 1024};
+	static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 512 * 1024 - 1, 512 * 1024,
+		512 * 1024 + 1, 8 * 1024 * 1024 + 1, 32 * 1024 * 1024, 192 * 1024 * 1024};
 
 	(void)state;
 	for (size_t i = 0; i < KVB_ARRAY_SIZE(sizes); i++)

@@ -196,7 +196,7 @@ static int submit_put(struct kvb_client *client, struct kvb_item *items, size_t 
 static void check_sizes(uint32_t movers)
 {
 	static const size_t sizes[] = {
-		1, 4096, 32 * KVB_MIB, 0, 1000003, 65536, 65537, 256 * KVB_KIB, 0, 5 * KVB_MIB + 1};
+		1, 4096, 32 * KVB_MIB, 0, 1000003, 65536, 65537, 512 * KVB_KIB, 0, 5 * KVB_MIB + 1};
 	struct kvb_client *client = open_client(movers);
 	struct batch batch;
 

@@ -106,7 +106,7 @@ static void round_trip(const char *key, size_t len, uint64_t seed)
 
 static void every_size_comes_back(void **state)
 {
-	static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 256 * 1024 - 1, 256 * 1024 + 1,
+	static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 512 * 1024 - 1, 512 * 1024 + 1,
 		8 * 1024 * 1024 + 1, 32 * 1024 * 1024, 192 * 1024 * 1024};
 
 	(void)state;
