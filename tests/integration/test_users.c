@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,8 +22,10 @@
 
 #include "kvbell/kvbell.h"
 #include "kvbell/protocol.h"
+#include "shm/atomic.h"
 #include "shm/segment.h"
 #include "shm/util.h"
+#include "tests/embedded.h"
 #include "tests/process.h"
 #include "tests/raw.h"
 
@@ -235,6 +238,105 @@ static void others_cannot_go_around_the_door(void **state)
 	assert_int_equal(process_server_stop(&server), 0);
 }
 
+/* ------------------------------------------------------------------ ended sessions that are held on to */
+
+#define ENDED_MAX 64u /* of one uid */
+
+/* A session that the server has ended, for an index that cannot be, and whose client stays. */
+static int hold_an_end(struct raw_client *raw)
+{
+	struct kvb_goodbye goodbye;
+	int r = raw_attach(raw, server.dir);
+
+	if (r < 0)
+		return r;
+	kvb_store_release(&raw->sq.header->sq_tail, raw->sq.tail + 1000);
+	raw_kick(raw);
+	return raw_goodbye(raw->door_fd, &goodbye);
+}
+
+static int hoard_ends(void *arg)
+{
+	static struct raw_client ended[ENDED_MAX], one_more;
+	const int *fds = arg;
+	char byte;
+
+	if (setgroups(0, NULL) < 0 || setgid(BOB) < 0 || setuid(BOB) < 0)
+		return 127;
+	for (unsigned i = 0; i < ENDED_MAX; i++)
+		if (hold_an_end(&ended[i]) < 0)
+			return 1;
+	if (write(fds[1], "e", 1) != 1 || read(fds[0], &byte, 1) != 1)
+		return 2;
+	if (raw_attach(&one_more, server.dir) != -EUSERS)
+		return 3;
+	/* Who lets go of one may have one. */
+	raw_drop(&ended[0]);
+	if (write(fds[1], "d", 1) != 1 || read(fds[0], &byte, 1) != 1)
+		return 4;
+	return raw_attach(&one_more, server.dir) == 0 ? 0 : 5;
+}
+
+static int see_revoked(void *user, const struct kvb_stat *stat)
+{
+	if (strcmp(stat->name, "sessions.revoked") == 0)
+		*(uint64_t *)user = stat->value;
+	return 0;
+}
+
+struct revoked_wanted {
+	struct kvb_client *client;
+	uint64_t number;
+};
+
+static bool are_revoked(const void *arg)
+{
+	const struct revoked_wanted *wanted = arg;
+	uint64_t revoked = UINT64_MAX;
+
+	return kvb_stats(wanted->client, see_revoked, &revoked) == 0 && revoked == wanted->number;
+}
+
+/* Waits for the child's word, then for the statistic, and lets it go on. */
+static void await_revoked(struct kvb_client *client, int fd, uint64_t number)
+{
+	struct revoked_wanted wanted = {client, number};
+	char byte;
+
+	assert_int_equal(read(fd, &byte, 1), 1);
+	assert_true(embedded_wait(are_revoked, &wanted));
+	assert_int_equal(write(fd, "g", 1), 1);
+}
+
+static void ended_sessions_are_counted_per_user(void **state)
+{
+	static const char *const args[] = {
+		"--pool", "64MiB", "--trust-uid", "1000", "--allow-uid", "1001", NULL};
+	struct user alice = {ALICE, ALICE, 0, 0, "trusted", false};
+	struct kvb_options options = KVB_OPTIONS_INIT;
+	struct kvb_client *client;
+	int fds[2], pair[2];
+	pid_t hoarder;
+
+	(void)state;
+	need_root();
+	assert_int_equal(process_server_start(&server, args), 0);
+	options.dir = server.dir;
+	assert_int_equal(kvb_open(&options, &client), 0);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+	pair[0] = pair[1] = fds[1];
+	hoarder = process_fork(hoard_ends, pair);
+	close(fds[1]);
+	await_revoked(client, fds[0], ENDED_MAX);
+	/* Others have nothing to do with it. */
+	assert_int_equal(process_wait(process_fork(act_as, &alice), 60000), 0);
+	await_revoked(client, fds[0], ENDED_MAX - 1);
+	assert_int_equal(process_wait(hoarder, 60000), 0);
+	close(fds[0]);
+	kvb_close(client);
+	assert_int_equal(process_server_stop(&server), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -242,6 +344,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(groups_count_too, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_private_server_is_out_of_reach, setup, teardown),
 		cmocka_unit_test_setup_teardown(others_cannot_go_around_the_door, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			ended_sessions_are_counted_per_user, setup, teardown),
 	};
 
 	return cmocka_run_group_tests_name("users", tests, NULL, NULL) ? 1 : 0;
