@@ -12,7 +12,7 @@
  *
  * Only the worker that took a session from the queue touches its rings and transfers. AGAIN
  * remembers a kick that came meanwhile; without it a worker could consume the kick while another
- * one leaves the session, and work would stay behind (tests/model/test_runq.c). A session that is
+ * one leaves the session, and work would stay behind (tests/model/runq.pml). A session that is
  * not IDLE holds one reference, which moves along with it.
  *
  * Kicks are registered edge-triggered and never read: the client shares the descriptor's
