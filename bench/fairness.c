@@ -259,8 +259,7 @@ int kvb_fairness_measure(const struct kvb_placement *placement, uint32_t workers
 	if (r < 0)
 		fail("starting the neighbour", r);
 	else
-		r = measure_beside(
-			&server, placement, &neighbour, flags, seconds, ret_fairness);
+		r = measure_beside(&server, placement, &neighbour, flags, seconds, ret_fairness);
 	stop_neighbour(&neighbour);
 	(void)kvb_own_server_stop(&server);
 	return r;

@@ -37,12 +37,12 @@
 static struct process_server server;
 
 /* In a child, where nothing may be asserted: says what failed, and makes the child's status of it. */
-#define EXPECT(condition)                                                                  \
-	do {                                                                               \
-		if (!(condition)) {                                                        \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);    \
-			return 1;                                                          \
-		}                                                                          \
+#define EXPECT(condition)                                                               \
+	do {                                                                            \
+		if (!(condition)) {                                                     \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+			return 1;                                                       \
+		}                                                                       \
 	} while (0)
 
 static int become(uid_t uid)
@@ -144,10 +144,8 @@ static int use_tickets(struct kvb_client *client)
 		fill(data[i], sizeof(data[i]), i);
 		puts[i] = (struct kvb_item){
 			.key = keys[i], .key_len = 2, .data = data[i], .size = i * 99999};
-		gets[i] = (struct kvb_item){.key = keys[i],
-			.key_len = 2,
-			.buffer = back[i],
-			.size = sizeof(back[i])};
+		gets[i] = (struct kvb_item){
+			.key = keys[i], .key_len = 2, .buffer = back[i], .size = sizeof(back[i])};
 	}
 	EXPECT(kvb_submit_put(client, puts, 3, 0, NULL, &ticket) == 0);
 	EXPECT(kvb_wait(client, ticket, 20000, &completion) == 0 && completion.result == 0);
@@ -247,7 +245,8 @@ static int ask_for_readers_maps(void *arg)
 	raw_hello(&hello);
 	hello.flags |= KVB_HELLO_READER;
 	EXPECT(kvb_record_send(door, &hello, sizeof(hello), NULL, 0) == 0);
-	EXPECT(raw_door_recv(door, &welcome, sizeof(welcome), &size, fds, KVB_ARRAY_SIZE(fds)) == 1);
+	EXPECT(raw_door_recv(door, &welcome, sizeof(welcome), &size, fds, KVB_ARRAY_SIZE(fds)) ==
+		1);
 	EXPECT(size == sizeof(welcome) && welcome.type == KVB_DOOR_WELCOME);
 	EXPECT(welcome.kind == KVB_KIND_ISOLATED && !(welcome.flags & KVB_WELCOME_READER));
 	EXPECT(welcome.index_bytes == 0 && welcome.lease_bytes == 0 && welcome.lease_cells == 0);

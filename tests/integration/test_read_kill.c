@@ -150,8 +150,7 @@ static void start_readers(struct reader readers[THREADS])
 	memset(readers, 0, THREADS * sizeof(readers[0]));
 	for (unsigned i = 0; i < THREADS; i++) {
 		readers[i].number = i;
-		assert_int_equal(
-			pthread_create(&readers[i].thread, NULL, read_on, &readers[i]), 0);
+		assert_int_equal(pthread_create(&readers[i].thread, NULL, read_on, &readers[i]), 0);
 	}
 }
 

@@ -35,9 +35,9 @@
 #include "tests/process.h"
 #include "tests/raw.h"
 
-#define OWNER 1000u /* runs the server, if the test may choose */
-#define OTHER 1001u /* is trusted */
-#define PAGE  4096u
+#define OWNER     1000u /* runs the server, if the test may choose */
+#define OTHER     1001u /* is trusted */
+#define PAGE      4096u
 #define FDS_TRIED 64
 
 static struct process_server server;
@@ -184,9 +184,8 @@ static int try_copy_file_range(const struct file *file)
 {
 	int from = memfd_create("source", MFD_CLOEXEC);
 	off_t at = 0, to = 0;
-	int r = ftruncate(from, PAGE) < 0
-		? -1
-		: (int)copy_file_range(from, &at, file->fd, &to, PAGE, 0);
+	int r = ftruncate(from, PAGE) < 0 ? -1
+					  : (int)copy_file_range(from, &at, file->fd, &to, PAGE, 0);
 
 	r = result(r);
 	close(from);
