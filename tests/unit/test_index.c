@@ -431,8 +431,9 @@ static void keys_are_compared_to_the_last_byte(void **state)
 
 /* ------------------------------------------------------------------------------- readers beside a writer */
 
-#define RACE_KEYS    4u
+#define RACE_KEYS    10u
 #define RACE_READERS 2u
+#define RACE_WRITERS 2u
 #define RACE_WORDS   (UNIT / 8)
 
 struct race {
@@ -442,6 +443,8 @@ struct race {
 	uint64_t missed;  /* atomic: keys that are always there and were not found */
 	uint64_t wrong;   /* atomic: leased bytes that are not the key's */
 	uint64_t found;   /* atomic */
+	uint64_t turns;   /* atomic: puts */
+	uint64_t full;    /* atomic: those that found no room */
 };
 
 struct racer {
@@ -501,42 +504,67 @@ static int race_put(const struct room *room, uint64_t key, uint64_t turn)
 	return kvb_store_commit(room->store, object);
 }
 
-/* Replaces the keys without pause, in so few slots and bytes that all are used again at once. `deletes`:
- * also takes them away for a moment. */
+struct writer {
+	struct race *race;
+	pthread_t thread;
+	bool deletes; /* as well */
+};
+
+/* Replaces the keys without pause. */
+static void *race_writer(void *arg)
+{
+	const struct writer *writer = arg;
+	struct race *race = writer->race;
+
+	while (kvb_load_acquire(&race->running)) {
+		uint64_t turn = kvb_fetch_add(&race->turns, (uint64_t)1);
+		uint64_t key = turn % RACE_KEYS;
+		if (writer->deletes && turn % 3 == 0)
+			(void)kvb_store_delete(race->room.store, &key, sizeof(key));
+		if (race_put(&race->room, key, turn) != 0)
+			kvb_count(&race->full, 1);
+	}
+	return NULL;
+}
+
+/* In so few slots and bytes that all are used again at once. `deletes`: keys come and go as well. */
 static void run_race(struct race *race, bool deletes)
 {
+	/* Room for what is visible, what readers lease, and what is being written. */
+	const uint32_t slots = RACE_KEYS + RACE_READERS + RACE_WRITERS;
 	struct racer racers[RACE_READERS];
-	uint64_t turn = 0, full = 0;
+	struct writer writers[RACE_WRITERS];
 
-	/* Room for what is visible, what readers lease, and the next one. */
-	open_room(&race->room, RACE_KEYS + RACE_READERS + 1, RACE_KEYS + RACE_READERS + 1);
+	open_room(&race->room, slots, slots);
 	for (uint64_t key = 0; key < RACE_KEYS; key++)
-		assert_int_equal(race_put(&race->room, key, turn), 0);
+		assert_int_equal(race_put(&race->room, key, 0), 0);
 	race->running = RACE_READERS;
 	for (uint32_t i = 0; i < RACE_READERS; i++) {
 		racers[i] = (struct racer){.race = race, .cell = 10 * i};
 		assert_int_equal(
 			kvb_thread_start(&racers[i].thread, "reader", race_reader, &racers[i]), 0);
 	}
-	while (kvb_load_acquire(&race->running)) {
-		uint64_t key = turn++ % RACE_KEYS;
-		if (deletes && turn % 3 == 0)
-			assert_int_equal(kvb_store_delete(race->room.store, &key, sizeof(key)), 0);
-		full += race_put(&race->room, key, turn) != 0;
+	for (uint32_t i = 0; i < RACE_WRITERS; i++) {
+		writers[i] = (struct writer){.race = race, .deletes = deletes};
+		assert_int_equal(
+			kvb_thread_start(&writers[i].thread, "writer", race_writer, &writers[i]),
+			0);
 	}
 	for (uint32_t i = 0; i < RACE_READERS; i++)
 		pthread_join(racers[i].thread, NULL);
+	for (uint32_t i = 0; i < RACE_WRITERS; i++)
+		pthread_join(writers[i].thread, NULL);
 	print_message("%llu lookups, %llu found, %llu missed, %llu wrong; %llu puts, %llu of them "
 		      "found no room\n",
 		(unsigned long long)(race->lookups * RACE_READERS), (unsigned long long)race->found,
 		(unsigned long long)race->missed, (unsigned long long)race->wrong,
-		(unsigned long long)turn, (unsigned long long)full);
+		(unsigned long long)race->turns, (unsigned long long)race->full);
 	assert_int_equal(race->wrong, 0);
 	assert_true(race->found > 0);
 	/* Nothing was evicted, so that nobody can have missed what is replaced only. */
 	if (!deletes) {
 		assert_int_equal(stats_of(&race->room).evicted, 0);
-		assert_int_equal(full, 0);
+		assert_int_equal(race->full, 0);
 		assert_int_equal(race->missed, 0);
 	}
 	close_room(&race->room);
