@@ -323,9 +323,11 @@ static void move(struct kvb_lane *lane, struct kvb_conn *conn)
 
 /* ------------------------------------------------------------------------------ driving without movers */
 
+/* Whoever waits while the connection has failed is told when the lane's thread has ended what was
+ * moving, and when there is a new one: he must not go round and round until then. */
 static bool may_drive(const struct kvb_lane *lane)
 {
-	return lane->conn && !lane->driven;
+	return lane->conn && !lane->driven && !kvb_load_relaxed(&lane->conn->failed);
 }
 
 bool kvb_lanes_may_drive_locked(const struct kvb_client *client)
