@@ -20,7 +20,7 @@
 #include "kvbell/protocol.h"
 
 struct kvb_handler;
-struct kvb_lane;
+struct kvb_handler_lane;
 struct kvb_server;
 struct kvb_session;
 
@@ -64,7 +64,7 @@ struct kvb_call {
 	TAILQ_ENTRY(kvb_call) in_flight;
 
 	/* --- under the lane's lock --- */
-	struct kvb_lane *lane; /* whose queue it is in; NULL: none */
+	struct kvb_handler_lane *lane; /* whose queue it is in; NULL: none */
 	TAILQ_ENTRY(kvb_call) in_lane;
 
 	/* --- under the output's lock --- */

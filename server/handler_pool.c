@@ -24,7 +24,7 @@
 
 /* ------------------------------------------------------------------------------------------- lanes */
 
-static void lane_init(struct kvb_lane *lane, struct kvb_handler_pool *pool)
+static void lane_init(struct kvb_handler_lane *lane, struct kvb_handler_pool *pool)
 {
 	lane->pool = pool;
 	pthread_mutex_init(&lane->lock, NULL);
@@ -32,13 +32,13 @@ static void lane_init(struct kvb_lane *lane, struct kvb_handler_pool *pool)
 	TAILQ_INIT(&lane->queue);
 }
 
-static void lane_done(struct kvb_lane *lane)
+static void lane_done(struct kvb_handler_lane *lane)
 {
 	pthread_cond_destroy(&lane->changed);
 	pthread_mutex_destroy(&lane->lock);
 }
 
-static void unlink_locked(struct kvb_lane *lane, struct kvb_call *call)
+static void unlink_locked(struct kvb_handler_lane *lane, struct kvb_call *call)
 {
 	TAILQ_REMOVE(&lane->queue, call, in_lane);
 	call->lane = NULL;
@@ -46,7 +46,7 @@ static void unlink_locked(struct kvb_lane *lane, struct kvb_call *call)
 }
 
 /* Waits for a call. NULL: the lane is empty and stops. */
-static struct kvb_call *lane_take(struct kvb_lane *lane)
+static struct kvb_call *lane_take(struct kvb_handler_lane *lane)
 {
 	struct kvb_call *call;
 
@@ -63,14 +63,14 @@ static struct kvb_call *lane_take(struct kvb_lane *lane)
 	return call;
 }
 
-static struct kvb_lane *lane_for(struct kvb_handler_pool *pool, const struct kvb_call *call)
+static struct kvb_handler_lane *lane_for(struct kvb_handler_pool *pool, const struct kvb_call *call)
 {
 	return &pool->lanes[call->session->slot % pool->n_lanes];
 }
 
 int kvb_handler_pool_push(struct kvb_handler_pool *pool, struct kvb_call *call)
 {
-	struct kvb_lane *lane = lane_for(pool, call);
+	struct kvb_handler_lane *lane = lane_for(pool, call);
 	bool full;
 
 	pthread_mutex_lock(&lane->lock);
@@ -87,7 +87,7 @@ int kvb_handler_pool_push(struct kvb_handler_pool *pool, struct kvb_call *call)
 
 bool kvb_handler_pool_remove(struct kvb_handler_pool *pool, struct kvb_call *call)
 {
-	struct kvb_lane *lane = lane_for(pool, call);
+	struct kvb_handler_lane *lane = lane_for(pool, call);
 	bool queued;
 
 	pthread_mutex_lock(&lane->lock);

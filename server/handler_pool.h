@@ -17,7 +17,7 @@
 
 struct kvb_handler_pool;
 
-struct kvb_lane {
+struct kvb_handler_lane {
 	struct kvb_handler_pool *pool;
 	pthread_mutex_t lock;   /* guards what follows */
 	pthread_cond_t changed; /* something to take, or stop */
@@ -27,7 +27,7 @@ struct kvb_lane {
 };
 
 struct kvb_handler_thread {
-	struct kvb_lane *lane;
+	struct kvb_handler_lane *lane;
 	pthread_t thread;
 	bool started;
 	char name[16];
@@ -38,7 +38,7 @@ struct kvb_handler_thread {
 struct kvb_handler_pool {
 	struct kvb_server *server;
 	uint32_t queue_max; /* of each lane */
-	struct kvb_lane *lanes;
+	struct kvb_handler_lane *lanes;
 	uint32_t n_lanes;
 	struct kvb_handler_thread *threads;
 	uint32_t n_threads;

@@ -19,16 +19,12 @@
 
 #include <cmocka.h>
 
-/* Either side has lanes of its own. */
-#define kvb_lane server_lane
-#include "server/server.h"
-#undef kvb_lane
-
 #include "client/client.h"
 #include "client/hook.h"
 #include "client/lane.h"
 #include "kvbell/kvbell.h"
 #include "server/hook.h"
+#include "server/server.h"
 #include "shm/atomic.h"
 #include "shm/threads.h"
 #include "shm/util.h"
