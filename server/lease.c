@@ -108,7 +108,8 @@ void kvb_leases_each(
 		const struct kvb_lease_holder *holder = &table->holders[h];
 		uint32_t used = cells_used(holder);
 		for (uint32_t c = 0; c < used; c++) {
-			uint64_t word = kvb_load_relaxed(&holder->leases.cells[c]);
+			/* Pairs as in kvb_leases_scan(). */
+			uint64_t word = kvb_load_acquire(&holder->leases.cells[c]);
 			if (word != 0)
 				fn(user, word);
 		}

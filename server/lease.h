@@ -37,7 +37,8 @@ void kvb_leases_free(struct kvb_lease_table *table);
 /* Which of the objects are leased by anybody. The caller has put a full fence between retiring them
  * and this, or takes the answer as a hint. */
 void kvb_leases_scan(const struct kvb_lease_table *table, struct kvb_scan *scan);
-/* Calls fn for every lease there is. */
+/* Calls fn for every lease there is, as kvb_leases_scan() finds them. The words are the clients', and may
+ * be anything. */
 void kvb_leases_each(
 	const struct kvb_lease_table *table, void (*fn)(void *user, uint64_t word), void *user);
 /* Calls fn for every object that clients say they have used since the last call, as far as they have

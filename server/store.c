@@ -54,8 +54,12 @@
 #define KEY_INLINE  200u
 /* A scan of this many lease cells is worth one object more in its batch. */
 #define CELLS_PER_OBJECT 64u
-/* How often maintenance looks again at what is in limbo. */
-#define LIMBO_NS (20 * KVB_NS_PER_MS)
+/* A search that has come upon leases so often looks for all of them at once. */
+#define LEASES_MET 4u
+/* How often maintenance looks again at what is in limbo; but a look takes the lock for no more than its
+ * part of the time. */
+#define LIMBO_NS   (20 * KVB_NS_PER_MS)
+#define LIMBO_PART 20u
 
 /* In `walked`, beside the number of the search. */
 #define SPARED ((uint64_t)1 << 63)
@@ -66,7 +70,7 @@ enum object_state { SLOT_UNUSED, SLOT_PENDING, SLOT_VISIBLE, SLOT_ORPHAN, SLOT_L
 struct kvb_object {
 	uint64_t hash;
 	uint64_t length;
-	uint64_t used_at; /* value of the store's clock */
+	uint64_t used_at; /* value of the store's clock; in limbo: number of the last look that saw a lease */
 	uint64_t walked;  /* number of the last search that rejected it, or the run it lies in */
 	uint32_t extent;
 	uint32_t chain; /* next in the bucket, or next unused slot */
@@ -89,6 +93,7 @@ struct kvb_store {
 	pthread_t thread;
 	bool running;
 	bool stopping;
+	bool asleep;       /* maintenance waits without a deadline */
 	bool behind;       /* above the high watermark and not yet down at the low one */
 	uint64_t limbo_ns; /* when maintenance looks at limbo again */
 	struct kvb_extents *extents;
@@ -104,6 +109,7 @@ struct kvb_store {
 	uint64_t evictable_bytes; /* of extents */
 	uint64_t clock;
 	uint64_t walk;
+	uint64_t looks;    /* over all leases, for what is in limbo */
 	uint64_t fresh;    /* of those in limbo the newest, which nobody has looked for leases of */
 	uint64_t hopeless; /* a run this long is not to be had until something is let go */
 	struct kvb_store_stats stats;
@@ -272,28 +278,78 @@ static void leave_limbo(struct kvb_store *store, struct kvb_object *object)
 	store->hopeless = UINT64_MAX;
 }
 
+/* Leases end without a word, so that maintenance has to look again now and then. */
+static void watch_limbo(struct kvb_store *store)
+{
+	if (store->stats.limbo > 0 && store->asleep)
+		pthread_cond_signal(&store->wake);
+}
+
+/* The slot of a lease word, which may be any number at all; NONE: it means nothing here. */
+static uint32_t leased_slot(const struct kvb_store *store, uint64_t word)
+{
+	uint32_t id = (uint32_t)word - 1;
+
+	if (id < SLOTS_FIRST || id >= store->slots_end || lease_word(store, id) != word)
+		return NONE;
+	return id;
+}
+
+/* Of a few: what the cells hold is compared with each. */
+static void reclaim_few(struct kvb_store *store, uint32_t n)
+{
+	uint32_t ids[KVB_SCAN_MAX], id = store->slots[LIST_LIMBO].older;
+	struct kvb_scan scan = {.n = 0};
+
+	for (; id != LIST_LIMBO && scan.n < n; id = store->slots[id].older) {
+		ids[scan.n] = id;
+		scan.words[scan.n++] = lease_word(store, id);
+	}
+	kvb_leases_scan(&store->leases, &scan);
+	for (uint32_t i = 0; i < scan.n; i++)
+		if (!scan.leased[i])
+			leave_limbo(store, &store->slots[ids[i]]);
+}
+
+static void see_lease(void *user, uint64_t word)
+{
+	struct kvb_store *store = user;
+	uint32_t id = leased_slot(store, word);
+
+	if (id != NONE && store->slots[id].state == SLOT_LIMBO)
+		store->slots[id].used_at = store->looks;
+}
+
+/* Of many: one look at all cells, whatever their number. */
+static void reclaim_many(struct kvb_store *store, uint64_t n)
+{
+	uint32_t id = store->slots[LIST_LIMBO].older, older;
+
+	/* The clock's values are no numbers of looks. */
+	for (uint64_t i = 0; id != LIST_LIMBO && i < n; i++, id = store->slots[id].older)
+		store->slots[id].used_at = 0;
+	store->looks++;
+	kvb_leases_each(&store->leases, see_lease, store);
+	id = store->slots[LIST_LIMBO].older;
+	for (uint64_t i = 0; id != LIST_LIMBO && i < n; i++, id = older) {
+		older = store->slots[id].older;
+		if (store->slots[id].used_at != store->looks)
+			leave_limbo(store, &store->slots[id]);
+	}
+}
+
 /* Frees those of the newest `n` in limbo that nobody has leased. All in limbo was retired before. */
 static void reclaim(struct kvb_store *store, uint64_t n)
 {
-	uint32_t id = store->slots[LIST_LIMBO].older;
-
 	store->fresh = 0;
 	/* Orders the retirements before the loads of the cells; pairs with the full fence in
 	 * kvb_index_lease(): of a reader and this, one sees the other. */
 	kvb_fence_full();
-	while (id != LIST_LIMBO && n > 0) {
-		struct kvb_scan scan = {.n = 0};
-		uint32_t ids[KVB_SCAN_MAX] = {NONE};
-		for (; id != LIST_LIMBO && n > 0 && scan.n < KVB_SCAN_MAX; n--) {
-			ids[scan.n] = id;
-			scan.words[scan.n++] = lease_word(store, id);
-			id = store->slots[id].older;
-		}
-		kvb_leases_scan(&store->leases, &scan);
-		for (uint32_t i = 0; i < scan.n; i++)
-			if (!scan.leased[i])
-				leave_limbo(store, &store->slots[ids[i]]);
-	}
+	if (n <= KVB_SCAN_MAX)
+		reclaim_few(store, (uint32_t)n);
+	else
+		reclaim_many(store, n);
+	watch_limbo(store);
 }
 
 /* So many objects share a scan of the cells, so that each pays little for it. */
@@ -308,8 +364,8 @@ static void let_go(struct kvb_store *store, struct kvb_object *object)
 	enter_limbo(store, object);
 	if (store->fresh >= batch_size(store))
 		reclaim(store, store->fresh);
-	if (store->stats.limbo > 0)
-		pthread_cond_signal(&store->wake);
+	else
+		watch_limbo(store);
 }
 
 /* Takes a visible object out of sight: it is let go now, or by its last holder. `successor`: what
@@ -357,6 +413,13 @@ static void evict(struct kvb_store *store, uint32_t id)
 	enter_limbo(store, object);
 }
 
+static void spare(struct kvb_store *store, struct kvb_object *object)
+{
+	object->walked = store->walk | SPARED;
+	mark_used(store, object);
+	store->stats.leased_spared++;
+}
+
 /* Drops those that are leased now from the batch: they are in use, and the last to go. */
 static uint32_t spare_leased(struct kvb_store *store, uint32_t ids[], uint32_t n)
 {
@@ -371,22 +434,33 @@ static uint32_t spare_leased(struct kvb_store *store, uint32_t ids[], uint32_t n
 			ids[kept++] = ids[i];
 			continue;
 		}
-		store->slots[ids[i]].walked = store->walk | SPARED;
-		mark_used(store, &store->slots[ids[i]]);
-		store->stats.leased_spared++;
+		spare(store, &store->slots[ids[i]]);
 	}
 	return kept;
+}
+
+static void spare_if_leased(void *user, uint64_t word)
+{
+	struct kvb_store *store = user;
+	uint32_t id = leased_slot(store, word);
+
+	if (id != NONE && is_evictable(&store->slots[id]) && !is_spared(store, &store->slots[id]))
+		spare(store, &store->slots[id]);
+}
+
+/* With many leases, one look at all of them costs less than a look for each candidate. */
+static void spare_all_leased(struct kvb_store *store)
+{
+	kvb_leases_each(&store->leases, spare_if_leased, store);
 }
 
 static void touch(void *user, uint64_t word)
 {
 	struct kvb_store *store = user;
-	uint32_t id = (uint32_t)word - 1;
+	uint32_t id = leased_slot(store, word);
 
-	if (id < SLOTS_FIRST || id >= store->slots_end || store->slots[id].state != SLOT_VISIBLE ||
-		lease_word(store, id) != word)
-		return;
-	mark_used(store, &store->slots[id]);
+	if (id != NONE && store->slots[id].state == SLOT_VISIBLE)
+		mark_used(store, &store->slots[id]);
 }
 
 /* What readers have used without asking is more recently used than the order knows. */
@@ -539,6 +613,7 @@ static int make_room_once(struct kvb_store *store, uint64_t bytes)
 static int make_room(struct kvb_store *store, uint64_t bytes, uint32_t *ret_extent)
 {
 	uint64_t spared = store->stats.leased_spared, unused;
+	unsigned met = 0;
 	int r;
 
 	if (store->stats.limbo > 0) {
@@ -557,6 +632,8 @@ static int make_room(struct kvb_store *store, uint64_t bytes, uint32_t *ret_exte
 	/* Ends: each turn spares or evicts objects that no later turn looks at again. */
 	do {
 		r = make_room_once(store, bytes);
+		if (r == -EAGAIN && ++met == LEASES_MET)
+			spare_all_leased(store);
 		if (r == 0)
 			r = kvb_extent_alloc(store->extents, bytes, ret_extent);
 		else if (r == -ENOSPC)
@@ -616,6 +693,7 @@ static uint32_t evict_oldest(struct kvb_store *store, bool any, uint32_t wanted)
 static int make_slot(struct kvb_store *store)
 {
 	uint64_t spared = store->stats.leased_spared;
+	unsigned met = 0;
 
 	if (store->slots_taken < store->config.objects_max)
 		return 0;
@@ -623,8 +701,11 @@ static int make_slot(struct kvb_store *store)
 	hear_readers(store);
 	store->walk++;
 	while (store->slots_taken == store->config.objects_max) {
-		if (evict_oldest(store, true, (uint32_t)batch_size(store)) > 0)
+		if (evict_oldest(store, true, (uint32_t)batch_size(store)) > 0) {
+			if (++met == LEASES_MET)
+				spare_all_leased(store);
 			continue;
+		}
 		store->stats.leased_refused +=
 			store->stats.leased_spared > spared || store->stats.limbo > 0;
 		return -ENOSPC;
@@ -1028,17 +1109,25 @@ static bool evict_ahead(struct kvb_store *store)
 		over_mark(store, store->config.low_percent);
 }
 
+static void look_at_limbo(struct kvb_store *store)
+{
+	uint64_t begin_ns = kvb_now_ns(), now_ns;
+
+	reclaim(store, store->stats.limbo);
+	now_ns = kvb_now_ns();
+	store->limbo_ns = now_ns + kvb_max_u64(LIMBO_NS, LIMBO_PART * (now_ns - begin_ns));
+}
+
 /* Sleeps until there is something to do, or to look at again. */
 static void rest(struct kvb_store *store)
 {
 	if (store->stats.limbo == 0) {
+		store->asleep = true;
 		pthread_cond_wait(&store->wake, &store->lock);
+		store->asleep = false;
 		store->limbo_ns = kvb_now_ns() + LIMBO_NS;
-		return;
-	}
-	if (kvb_cond_wait_until(&store->wake, &store->lock, store->limbo_ns) == -ETIMEDOUT) {
-		reclaim(store, store->stats.limbo);
-		store->limbo_ns = kvb_now_ns() + LIMBO_NS;
+	} else if (kvb_cond_wait_until(&store->wake, &store->lock, store->limbo_ns) == -ETIMEDOUT) {
+		look_at_limbo(store);
 	}
 }
 
