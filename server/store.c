@@ -70,8 +70,9 @@ enum object_state { SLOT_UNUSED, SLOT_PENDING, SLOT_VISIBLE, SLOT_ORPHAN, SLOT_L
 struct kvb_object {
 	uint64_t hash;
 	uint64_t length;
-	uint64_t used_at; /* value of the store's clock; in limbo: number of the last look that saw a lease */
-	uint64_t walked;  /* number of the last search that rejected it, or the run it lies in */
+	uint64_t
+		used_at; /* value of the store's clock; in limbo: number of the last look that saw a lease */
+	uint64_t walked; /* number of the last search that rejected it, or the run it lies in */
 	uint32_t extent;
 	uint32_t chain; /* next in the bucket, or next unused slot */
 	uint32_t newer;
@@ -342,6 +343,8 @@ static void reclaim_many(struct kvb_store *store, uint64_t n)
 static void reclaim(struct kvb_store *store, uint64_t n)
 {
 	store->fresh = 0;
+	if (n == 0)
+		return;
 	/* Orders the retirements before the loads of the cells; pairs with the full fence in
 	 * kvb_index_lease(): of a reader and this, one sees the other. */
 	kvb_fence_full();
@@ -426,6 +429,8 @@ static uint32_t spare_leased(struct kvb_store *store, uint32_t ids[], uint32_t n
 	struct kvb_scan scan = {.n = n};
 	uint32_t kept = 0;
 
+	if (n == 0)
+		return 0;
 	for (uint32_t i = 0; i < n; i++)
 		scan.words[i] = lease_word(store, ids[i]);
 	kvb_leases_scan(&store->leases, &scan);
@@ -1049,18 +1054,6 @@ void kvb_store_remove_leases(struct kvb_store *store, uint64_t number)
 	if (store->stats.limbo > 0)
 		reclaim(store, store->stats.limbo);
 	pthread_mutex_unlock(&store->lock);
-}
-
-bool kvb_store_reclaim(struct kvb_store *store)
-{
-	bool more;
-
-	pthread_mutex_lock(&store->lock);
-	if (store->stats.limbo > 0)
-		reclaim(store, store->stats.limbo);
-	more = store->stats.limbo > 0;
-	pthread_mutex_unlock(&store->lock);
-	return more;
 }
 
 int kvb_store_add_range(struct kvb_store *store, uint64_t offset, uint64_t length)

@@ -94,8 +94,6 @@ const struct kvb_segment *kvb_store_index(const struct kvb_store *store);
  * replaced or deleted, until kvb_store_remove_leases() with the same number. 0; -ENOMEM. */
 int kvb_store_add_leases(struct kvb_store *store, const struct kvb_leases *leases, uint64_t number);
 void kvb_store_remove_leases(struct kvb_store *store, uint64_t number);
-/* Frees what was leased and is not any more. True: there is more that waits. */
-bool kvb_store_reclaim(struct kvb_store *store);
 
 /* Gives a reserved object back; it was never visible. */
 void kvb_store_abort(struct kvb_store *store, struct kvb_object *object);
