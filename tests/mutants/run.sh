@@ -19,6 +19,8 @@ rm -rf "$build/tree"
 mkdir -p "$build/tree"
 git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - | tar -xf - -C "$build/tree"
 cd "$build/tree" || exit 1
+# But what the run before made of a patched file must not pass for what the file is now.
+sed -n 's|^+++ b/||p' "$mutants"/*.patch | sort -u | xargs touch
 cmake -G Ninja -S . -B "$build/out" -DCMAKE_BUILD_TYPE=Debug -DKVBELL_BUILD_BENCH=OFF >"$build/cmake.log" ||
   { cat "$build/cmake.log"; exit 1; }
 
