@@ -496,6 +496,8 @@ static void close_in_child(struct kvb_client *client)
 static void close_in_parent(struct kvb_client *client)
 {
 	begin_closing(client);
+	/* Who reads locally goes on through the ring as one of those below, or not at all. */
+	kvb_inside_wait(&client->in);
 	pthread_mutex_lock(&client->lock);
 	while (client->inside > 0)
 		pthread_cond_wait(&client->left, &client->lock);

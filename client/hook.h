@@ -11,6 +11,7 @@
 
 enum kvb_client_hook_point {
 	KVB_CLIENT_HOOK_MOVE,  /* a lane is about to look for items */
+	KVB_CLIENT_HOOK_ASK,   /* what could not be read locally is about to go through the ring */
 	KVB_CLIENT_HOOK_LEAVE, /* a driver has left the bell armed and is still the driver */
 };
 

@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "client/client.h"
+#include "client/hook.h"
 #include "client/inside.h"
 #include "shm/atomic.h"
 #include "shm/copy.h"
@@ -146,15 +147,33 @@ struct kvb_local *kvb_local_enter(struct kvb_client *client)
 	/* Pairs with the release store in install() of client.c. */
 	local = kvb_load_acquire(&client->local);
 	/* Tells the internal thread, too, if the server has died. */
-	if (local && kvb_conn_check(local->conn) == 0)
-		return local;
-	kvb_inside_leave(&client->in);
-	return NULL;
+	return local && kvb_conn_check(local->conn) == 0 ? local : NULL;
 }
 
 void kvb_local_leave(struct kvb_client *client)
 {
 	kvb_inside_leave(&client->in);
+}
+
+/* The last access to a client that is being closed. */
+static int leave_with(struct kvb_client *client, int r)
+{
+	if (r != -ECHILD)
+		kvb_inside_leave(&client->in);
+	return r;
+}
+
+int kvb_local_leave_for_ring(
+	struct kvb_client *client, struct kvb_conn **ret_conn, uint64_t *ret_deadline_ns)
+{
+	kvb_client_hook(KVB_CLIENT_HOOK_ASK);
+	return leave_with(client, kvb_client_enter(client, ret_conn, ret_deadline_ns));
+}
+
+int kvb_local_leave_for_any(struct kvb_client *client)
+{
+	kvb_client_hook(KVB_CLIENT_HOOK_ASK);
+	return leave_with(client, kvb_client_enter_any(client));
 }
 
 /* ------------------------------------------------------------------------------------------- leases */
@@ -293,7 +312,7 @@ static int local_get(struct kvb_client *client, struct kvb_local *local,
 	return r;
 }
 
-static bool is_ours(const struct kvb_task *task)
+bool kvb_local_is_ours(const struct kvb_task *task)
 {
 	if (!task->key || !kvb_local_knows(task->key_len))
 		return false;
@@ -303,24 +322,34 @@ static bool is_ours(const struct kvb_task *task)
 		(task->op == KVB_OP_PUT && (task->flags & KVB_SQE_IF_ABSENT));
 }
 
-bool kvb_local_try(struct kvb_client *client, const struct kvb_task *task, bool reports,
-	int *ret_result, uint64_t *ret_length)
+bool kvb_local_do(struct kvb_client *client, struct kvb_local *local, const struct kvb_task *task,
+	bool reports, int *ret_result, uint64_t *ret_length)
 {
-	struct kvb_local *local = is_ours(task) ? kvb_local_enter(client) : NULL;
 	int r;
 
-	if (!local)
-		return false;
 	*ret_length = 0;
 	if (task->op == KVB_OP_GET)
 		r = local_get(client, local, task, reports, ret_length);
 	else
 		r = kvb_local_exists(local, task->key, task->key_len, ret_length);
-	kvb_local_leave(client);
 	/* What is there needs no storing; what is not, does. */
 	if (task->op == KVB_OP_PUT && r == 0)
 		r = -EEXIST;
 	*ret_result = r;
 	/* With all cells in use the ring still has room. */
 	return r != -ENOBUFS && !(task->op == KVB_OP_PUT && r == -ENOENT);
+}
+
+bool kvb_local_try(struct kvb_client *client, const struct kvb_task *task, bool reports,
+	int *ret_result, uint64_t *ret_length)
+{
+	struct kvb_local *local;
+	bool done;
+
+	if (!kvb_local_is_ours(task) || kvb_client_is_forked_child(client))
+		return false;
+	local = kvb_local_enter(client);
+	done = local && kvb_local_do(client, local, task, reports, ret_result, ret_length);
+	kvb_local_leave(client);
+	return done;
 }

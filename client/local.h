@@ -46,9 +46,15 @@ static inline bool kvb_local_is_populated(const struct kvb_local *local)
 	return local->populated >= local->pool_bytes;
 }
 
-/* NULL: the server has to be asked, for whatever reason. */
+/* NULL: the server has to be asked, for whatever reason. Inside is the caller in either case, so that
+ * kvb_close() waits for him, until one of the three below; but for a forked child, who never is. */
 struct kvb_local *kvb_local_enter(struct kvb_client *client);
 void kvb_local_leave(struct kvb_client *client);
+/* As kvb_client_enter() and kvb_client_enter_any(); leaves once that has counted the caller, or has
+ * refused him. */
+int kvb_local_leave_for_ring(
+	struct kvb_client *client, struct kvb_conn **ret_conn, uint64_t *ret_deadline_ns);
+int kvb_local_leave_for_any(struct kvb_client *client);
 
 /* Whether an object under such a key would be found here. */
 static inline bool kvb_local_knows(size_t key_len)
@@ -65,8 +71,13 @@ int kvb_local_lease(struct kvb_local *local, const void *key, size_t key_len, ui
 /* Gives a lease back, also of one that has been retired. */
 void kvb_local_release(struct kvb_local *local, uint32_t cell);
 
-/* Does a GET, an EXISTS, or finds that a PUT if absent need not be done. True: it is done, with *result
- * and *length; false: the server has to be asked. */
+/* Whether it is a GET, an EXISTS, or a PUT if absent, of a key that would be found here. */
+bool kvb_local_is_ours(const struct kvb_task *task);
+/* Does it, or finds that the PUT need not be done. True: it is done, with *result and *length; false:
+ * the server has to be asked. */
+bool kvb_local_do(struct kvb_client *client, struct kvb_local *local, const struct kvb_task *task,
+	bool reports, int *ret_result, uint64_t *ret_length);
+/* All of it, for whoever kvb_close() waits for anyway. */
 bool kvb_local_try(struct kvb_client *client, const struct kvb_task *task, bool reports,
 	int *ret_result, uint64_t *ret_length);
 

@@ -35,6 +35,27 @@ static int drive_locked(struct kvb_stream *stream, uint64_t deadline_ns)
 	return kvb_stream_end_locked(stream, r);
 }
 
+/* Reads locally what can be. True: it is done, with *result; false: the caller is counted as one who
+ * uses the ring, unless *result is an error. */
+static bool read_or_enter(struct kvb_client *client, const struct kvb_task *task, int *ret_result,
+	uint64_t *ret_value, struct kvb_conn **ret_conn, uint64_t *ret_deadline_ns)
+{
+	struct kvb_local *local;
+
+	if (!kvb_local_is_ours(task)) {
+		*ret_result = kvb_client_enter(client, ret_conn, ret_deadline_ns);
+		return false;
+	}
+	local = kvb_local_enter(client);
+	if (local && kvb_local_do(client, local, task, true, ret_result, ret_value)) {
+		kvb_local_leave(client);
+		return true;
+	}
+	*ret_value = 0;
+	*ret_result = kvb_local_leave_for_ring(client, ret_conn, ret_deadline_ns);
+	return false;
+}
+
 /* The operation's result. *ret_value is what the server told with it, also with most errors. */
 static int run(struct kvb_client *client, const struct kvb_task *task, uint64_t *ret_value)
 {
@@ -44,10 +65,7 @@ static int run(struct kvb_client *client, const struct kvb_task *task, uint64_t 
 	int r;
 
 	*ret_value = 0;
-	if (kvb_local_try(client, task, true, &r, ret_value))
-		return r;
-	r = kvb_client_enter(client, &conn, &deadline_ns);
-	if (r < 0)
+	if (read_or_enter(client, task, &r, ret_value, &conn, &deadline_ns) || r < 0)
 		return r;
 	r = kvb_stream_init(&stream, conn, task, &window);
 	if (r == 0) {

@@ -68,29 +68,24 @@ static int look_and_copy(
 	return r;
 }
 
-/* Several requests are one call: kvb_close() waits for all of it. */
-static int acquire_copy(
+static int acquire(
 	struct kvb_client *client, const void *key, size_t key_len, struct kvb_lease *ret_lease)
 {
-	int r = kvb_client_enter_any(client);
+	bool knows = kvb_local_knows(key_len);
+	struct kvb_local *local = knows ? kvb_local_enter(client) : NULL;
+	int r;
 
+	if (local) {
+		r = acquire_local(local, key, key_len, ret_lease);
+		kvb_local_leave(client);
+		return r;
+	}
+	/* Several requests are one call: kvb_close() waits for all of it. */
+	r = knows ? kvb_local_leave_for_any(client) : kvb_client_enter_any(client);
 	if (r < 0)
 		return r;
 	r = look_and_copy(client, key, key_len, ret_lease);
 	kvb_client_leave_any(client);
-	return r;
-}
-
-static int acquire(
-	struct kvb_client *client, const void *key, size_t key_len, struct kvb_lease *ret_lease)
-{
-	struct kvb_local *local = kvb_local_knows(key_len) ? kvb_local_enter(client) : NULL;
-	int r;
-
-	if (!local)
-		return acquire_copy(client, key, key_len, ret_lease);
-	r = acquire_local(local, key, key_len, ret_lease);
-	kvb_local_leave(client);
 	return r;
 }
 
@@ -157,30 +152,34 @@ static int prefix_local(struct kvb_local *local, const struct kvb_key *keys, siz
 static int prefix_asking(struct kvb_client *client, const struct kvb_key *keys, size_t n,
 	struct kvb_lease *leases, size_t *ret_n)
 {
-	int r = kvb_client_enter_any(client);
+	int r = 0;
 
 	*ret_n = 0;
-	if (r < 0)
-		return r;
 	for (size_t i = 0; i < n && r == 0; i++) {
 		r = leases ? acquire(client, keys[i].data, keys[i].len, &leases[i])
 			   : kvb_exists(client, keys[i].data, keys[i].len, NULL);
 		*ret_n += r == 0;
 	}
-	kvb_client_leave_any(client);
 	return r == -ENOENT ? 0 : r;
 }
 
 static int prefix(struct kvb_client *client, const struct kvb_key *keys, size_t n,
 	struct kvb_lease *leases, size_t *ret_n)
 {
-	struct kvb_local *local = all_known(keys, n) ? kvb_local_enter(client) : NULL;
+	bool known = all_known(keys, n);
+	struct kvb_local *local = known ? kvb_local_enter(client) : NULL;
 	int r;
 
-	if (!local)
-		return prefix_asking(client, keys, n, leases, ret_n);
-	r = prefix_local(local, keys, n, leases, ret_n);
-	kvb_local_leave(client);
+	if (local) {
+		r = prefix_local(local, keys, n, leases, ret_n);
+		kvb_local_leave(client);
+		return r;
+	}
+	r = known ? kvb_local_leave_for_any(client) : kvb_client_enter_any(client);
+	if (r < 0)
+		return r;
+	r = prefix_asking(client, keys, n, leases, ret_n);
+	kvb_client_leave_any(client);
 	return r;
 }
 

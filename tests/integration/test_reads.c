@@ -7,6 +7,7 @@
  * looked up in the store itself, since a question through the ring would change what is counted.
  */
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -22,6 +23,7 @@
 #include <cmocka.h>
 
 #include "bench/pattern.h"
+#include "client/hook.h"
 #include "client/inside.h"
 #include "kvbell/kvbell.h"
 #include "shm/atomic.h"
@@ -1228,6 +1230,91 @@ static void closing_waits_for_a_list_that_asks(void **state)
 	stop_server();
 }
 
+static uint32_t hold_askers; /* atomic */
+static uint32_t askers_held; /* atomic */
+
+static void hold_at_ask(enum kvb_client_hook_point point)
+{
+	if (point != KVB_CLIENT_HOOK_ASK || !kvb_load_acquire(&hold_askers))
+		return;
+	(void)kvb_fetch_add(&askers_held, 1u);
+	while (kvb_load_acquire(&hold_askers))
+		poll(NULL, 0, 1);
+}
+
+static bool an_asker_is_held(const void *arg)
+{
+	(void)arg;
+	return kvb_load_acquire(&askers_held) > 0;
+}
+
+struct asker {
+	struct kvb_client *client;
+	unsigned way;
+	int result;
+	uint32_t closed; /* atomic */
+};
+
+/* Reads that turn out to need the ring. */
+static void *ask(void *arg)
+{
+	const struct kvb_key key = {"key1", 4};
+	struct asker *asker = arg;
+	struct kvb_lease lease;
+	size_t n;
+
+	if (asker->way == 0)
+		asker->result = kvb_put_if_absent(asker->client, "absent", 6, "x", 1);
+	else if (asker->way == 1)
+		asker->result = kvb_exists(asker->client, "key1", 4, NULL);
+	else if (asker->way == 2)
+		asker->result = kvb_acquire(asker->client, "key1", 4, &lease);
+	else
+		asker->result = kvb_prefix(asker->client, &key, 1, NULL, &n);
+	return NULL;
+}
+
+static void *close_it(void *arg)
+{
+	struct asker *asker = arg;
+
+	kvb_close(asker->client);
+	kvb_store_release(&asker->closed, 1u);
+	return NULL;
+}
+
+/* From local reading to the ring is a step in which kvb_close() must not lose sight of the caller. */
+static void closing_waits_for_one_on_his_way_to_the_ring(void **state)
+{
+	(void)state;
+	kvb_client_hook_installed = hold_at_ask;
+	for (unsigned way = 0; way < 4; way++) {
+		struct asker asker = {NULL, way, 77, 0};
+		pthread_t thread, closer;
+		start_server(POOL, CELLS);
+		asker.client = open_client(0);
+		put_keys(asker.client);
+		/* Then nothing is read locally. */
+		if (way > 0)
+			stop_server();
+		kvb_store_release(&askers_held, 0u);
+		kvb_store_release(&hold_askers, 1u);
+		assert_int_equal(kvb_thread_start(&thread, "ask", ask, &asker), 0);
+		assert_true(embedded_wait(an_asker_is_held, NULL));
+		assert_int_equal(kvb_thread_start(&closer, "close", close_it, &asker), 0);
+		for (unsigned i = 0; i < 100 && !kvb_load_acquire(&asker.closed); i++)
+			poll(NULL, 0, 1);
+		assert_int_equal(kvb_load_acquire(&asker.closed), 0);
+		kvb_store_release(&hold_askers, 0u);
+		pthread_join(thread, NULL);
+		pthread_join(closer, NULL);
+		assert_int_equal(asker.result, -ECONNRESET);
+		if (way == 0)
+			stop_server();
+	}
+	kvb_client_hook_installed = NULL;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1256,6 +1343,7 @@ int main(void)
 		cmocka_unit_test(the_server_stops_under_many_readers),
 		cmocka_unit_test(closing_waits_for_a_copy),
 		cmocka_unit_test(closing_waits_for_a_list_that_asks),
+		cmocka_unit_test(closing_waits_for_one_on_his_way_to_the_ring),
 	};
 
 	return cmocka_run_group_tests_name("reads", tests, NULL, NULL) ? 1 : 0;
