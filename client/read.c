@@ -39,7 +39,8 @@ static int acquire_local(
 	*ret_lease = (struct kvb_lease){.data = found.length ? local->pool + found.offset : NULL,
 		.length = found.length,
 		.owner = local,
-		.cell = cell};
+		.cell = cell,
+		.process = kvb_local_process()};
 	return 0;
 }
 
@@ -108,7 +109,7 @@ void kvb_release(struct kvb_lease *lease)
 {
 	if (lease->owner && lease->cell == COPIED)
 		free(lease->owner);
-	else if (lease->owner)
+	else if (lease->owner && lease->process == kvb_local_process())
 		kvb_local_release(lease->owner, lease->cell);
 	*lease = (struct kvb_lease){0};
 }

@@ -56,7 +56,7 @@ int kvb_leases_open(struct kvb_leases *ret_leases, void *base, uint64_t bytes)
 
 	if (bytes < sizeof(*header) || header->magic != KVB_MAGIC ||
 		header->abi != KVB_ABI_VERSION || !kvb_is_power_of_two(header->touches) ||
-		kvb_lease_bytes(header->cells, header->touches) > bytes)
+		header->cells == 0 || kvb_lease_bytes(header->cells, header->touches) > bytes)
 		return -EPROTO;
 	*ret_leases = (struct kvb_leases){.header = header,
 		.cells = (uint64_t *)(header + 1),

@@ -166,6 +166,7 @@ struct kvb_lease {
 	size_t length;
 	void *owner;
 	uint32_t cell;
+	uint32_t process;
 };
 
 /** A key in a list. */
@@ -188,7 +189,8 @@ KVB_API int kvb_acquire(
 /** The object's bytes, to be read only. `ret_len` may be NULL. NULL only when there are none. */
 KVB_API const void *kvb_view(const struct kvb_lease *lease, size_t *ret_len);
 
-/** Gives the object back, once; then the lease is all zeros, which is allowed here as well. */
+/** Gives the object back, once; then the lease is all zeros, which is allowed here as well. In a forked
+ * child a lease of the parent's is zeroed and stays the parent's; its bytes are not there. */
 KVB_API void kvb_release(struct kvb_lease *lease);
 
 /**

@@ -33,7 +33,7 @@
 #include "tests/embedded.h"
 #include "tests/process.h"
 
-#define READERS      3u
+#define READERS      6u
 #define WRITERS      2u
 #define CHILDREN     (READERS + WRITERS)
 #define THREADS      2u /* of a reader */

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -294,6 +295,40 @@ static void what_a_reader_catches_is_freed_later(void **state)
 	}
 	kvb_store_stop_maintenance(room.store);
 	close_room(&room);
+}
+
+/* A reader divides by the number of cells, and masks by that of touches. */
+static void impossible_leases_are_refused(void **state)
+{
+	const uint64_t bytes = kvb_round_up(kvb_lease_bytes(4, 8), KVB_LINE);
+	struct kvb_lease_header *header = aligned_alloc(KVB_LINE, bytes);
+	const struct {
+		uint32_t magic, abi, cells, touches;
+		int r;
+	} tries[] = {
+		{KVB_MAGIC, KVB_ABI_VERSION, 4, 8, 0},
+		{KVB_MAGIC, KVB_ABI_VERSION, 0, 8, -EPROTO},
+		{KVB_MAGIC, KVB_ABI_VERSION, 4, 0, -EPROTO},
+		{KVB_MAGIC, KVB_ABI_VERSION, 4, 7, -EPROTO},
+		{KVB_MAGIC, KVB_ABI_VERSION, 1000, 8, -EPROTO},
+		{KVB_MAGIC, KVB_ABI_VERSION, UINT32_MAX, 8, -EPROTO},
+		{KVB_MAGIC, KVB_ABI_VERSION + 1, 4, 8, -EPROTO},
+		{KVB_MAGIC + 1, KVB_ABI_VERSION, 4, 8, -EPROTO},
+	};
+
+	(void)state;
+	assert_non_null(header);
+	memset(header, 0, bytes);
+	for (size_t i = 0; i < KVB_ARRAY_SIZE(tries); i++) {
+		struct kvb_leases leases;
+		header->magic = tries[i].magic;
+		header->abi = tries[i].abi;
+		header->cells = tries[i].cells;
+		header->touches = tries[i].touches;
+		assert_int_equal(kvb_leases_open(&leases, header, bytes), tries[i].r);
+	}
+	assert_int_equal(kvb_leases_open(&(struct kvb_leases){0}, header, 8), -EPROTO);
+	free(header);
 }
 
 /* -------------------------------------------------------------------------------------------- full buckets */
@@ -708,6 +743,7 @@ static void leased_bytes_stay_while_keys_come_and_go(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(impossible_leases_are_refused),
 		cmocka_unit_test(many_leases_cost_few_looks),
 		cmocka_unit_test(what_a_reader_catches_is_freed_later),
 		cmocka_unit_test(a_full_bucket_evicts_its_own_oldest),
