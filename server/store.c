@@ -299,7 +299,7 @@ static uint32_t leased_slot(const struct kvb_store *store, uint64_t word)
 /* Of a few: what the cells hold is compared with each. */
 static void reclaim_few(struct kvb_store *store, uint32_t n)
 {
-	uint32_t ids[KVB_SCAN_MAX], id = store->slots[LIST_LIMBO].older;
+	uint32_t ids[KVB_SCAN_MAX] = {NONE}, id = store->slots[LIST_LIMBO].older;
 	struct kvb_scan scan = {.n = 0};
 
 	for (; id != LIST_LIMBO && scan.n < n; id = store->slots[id].older) {
