@@ -22,6 +22,9 @@
  *     still finds the object live. The server frees it.
  * Removal: NO_RECHECK owner
  *     The server retires, scans and frees between the reader's look and its lease, which comes too late.
+ * Removal: USED_AFTER_FENCE owner
+ *     The scan comes between the reader's second look and the moment when it is told that there is a cell
+ *     to look at.
  * Removal: SCAN_BEFORE_RETIRE owner
  *     The lease is taken after the scan and before DYING.
  * Removal: CLEAR_BEFORE_READ owner
@@ -82,6 +85,7 @@
 #define BYTES(extent) (2 + 3 * SLOTS + (extent))
 byte memory[2 + 3 * SLOTS + EXTENTS];
 byte cells[READERS];
+bit used[READERS]; /* cells_used: the scan looks at the cell. Stored by a locked operation, past the buffers */
 
 chan server_buffer = [BUFFER] of { byte, byte };
 chan reader_buffer[READERS] = [3] of { byte };
@@ -163,6 +167,9 @@ search:
 		:: !matches -> goto miss
 		:: else -> matches = false
 		fi;
+#ifndef USED_AFTER_FENCE
+		used[me] = 1;
+#endif
 		reader_buffer[me]!WORD(SLOT_OF(entry), state / 4)
 	}
 #ifndef NO_READER_FENCE
@@ -177,6 +184,9 @@ search:
 #endif
 		skip
 	}
+#ifdef USED_AFTER_FENCE
+	used[me] = 1;
+#endif
 #ifdef CLEAR_BEFORE_READ
 	reader_buffer[me]!0;
 #endif
@@ -237,7 +247,7 @@ inline look_at_cell(c)
 		i = 0;
 		do
 		:: i < SLOTS ->
-			leased[i] = leased[i] || cells[c] == WORD(i, generation[i]);
+			leased[i] = leased[i] || (used[c] && cells[c] == WORD(i, generation[i]));
 			i++
 		:: else -> break
 		od;
