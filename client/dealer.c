@@ -29,6 +29,8 @@
 
 /* How often a sleeper looks at the life word. */
 #define RECHECK_MS 200
+/* A token that was lost with its connection is presented again so soon, while others wait for it. */
+#define PRESENT_NS (2 * KVB_NS_PER_S)
 #define HWM        1000
 /* A server that takes the token and refuses what follows would be asked for ever. */
 #define REFUSALS_MAX 8
@@ -249,8 +251,9 @@ static void deliver(struct kvb_conn *conn, zmq_msg_t frames[2])
 	/* Another server's word on a request that was meant for ours. */
 	if (memcmp(header.boot_id, conn->attached.welcome.boot_id, KVB_ID_BYTES) != 0)
 		status = -ECONNRESET;
+	/* To the server one ATTACH is as good as another. */
 	if (dealer->state == KVB_DEALER_ATTACHING && header.type == KVB_MSG_ATTACH &&
-		header.request == dealer->attach.request) {
+		header.request >= dealer->attach_first) {
 		take_attach_answer(dealer, status, &frames[1]);
 		return;
 	}
@@ -355,7 +358,7 @@ static void make_attach(struct kvb_conn *conn)
 	dealer->attach = (struct kvb_exchange){.type = KVB_MSG_ATTACH,
 		.request_body = dealer->attach_body,
 		.request_size = body.size,
-		.deadline_ns = kvb_now_ns() + conn->client->timeout_ms * KVB_NS_PER_MS};
+		.deadline_ns = kvb_now_ns() + PRESENT_NS};
 	msgpack_sbuffer_destroy(&body);
 }
 
@@ -367,7 +370,9 @@ static int present_token_locked(struct kvb_conn *conn)
 
 	if (r < 0 || dealer->state == KVB_DEALER_ATTACHED)
 		return r;
-	/* An answer that got lost with its connection must not keep everybody out for ever. */
+	if (dealer->state == KVB_DEALER_DETACHED)
+		dealer->attach_first = dealer->request + 1;
+	/* An answer that got lost with its connection must not keep anybody out. */
 	if (dealer->state == KVB_DEALER_DETACHED || kvb_now_ns() >= dealer->attach.deadline_ns)
 		make_attach(conn);
 	dealer->state = KVB_DEALER_ATTACHING;
@@ -560,6 +565,9 @@ void kvb_dealer_needs(struct kvb_dealer *dealer, int *ret_fd, uint64_t *ret_dead
 	TAILQ_FOREACH(exchange, &dealer->exchanges, link)
 	if (exchange->done)
 		*ret_deadline_ns = kvb_min_u64(*ret_deadline_ns, exchange->deadline_ns);
+	if (*ret_deadline_ns != UINT64_MAX && dealer->state == KVB_DEALER_ATTACHING &&
+		first_queued(dealer))
+		*ret_deadline_ns = kvb_min_u64(*ret_deadline_ns, dealer->attach.deadline_ns);
 	pthread_mutex_unlock(&dealer->lock);
 }
 

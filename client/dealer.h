@@ -68,6 +68,7 @@ struct kvb_dealer {
 	enum kvb_dealer_state state;
 	uint64_t attachments; /* how often the token was accepted */
 	struct kvb_exchange attach;
+	uint64_t attach_first; /* number of the first ATTACH that may still be answered */
 	char attach_body[64];
 	bool ended;                         /* takes no exchanges without a waiter any more */
 	uint32_t unattended;                /* exchanges without a waiter */
