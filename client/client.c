@@ -25,6 +25,7 @@
 #include "client/connection.h"
 #include "client/lane.h"
 #include "client/local.h"
+#include "client/process.h"
 #include "shm/atomic.h"
 #include "shm/dir.h"
 #include "shm/fd.h"
@@ -62,7 +63,7 @@ void kvb_client_log(
 
 bool kvb_client_is_forked_child(const struct kvb_client *client)
 {
-	return *(volatile uint32_t *)client->here == 0;
+	return client->process != kvb_process_number();
 }
 
 static int check_locked(struct kvb_client *client)
@@ -370,23 +371,9 @@ static int check_paths(const struct kvb_client *client)
 	return kvb_socket_path(client->dir, KVB_CONTROL_SOCKET, path, sizeof(path));
 }
 
-static int make_here_page(struct kvb_client *client)
-{
-	void *page = mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (page == MAP_FAILED)
-		return -errno;
-	client->here = page;
-	*client->here = 1;
-	return madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) < 0 ? -errno : 0;
-}
-
 static void client_free(struct kvb_client *client)
 {
 	kvb_tickets_done(&client->tickets);
-	if (client->here)
-		munmap(client->here, (size_t)sysconf(_SC_PAGESIZE));
 	kvb_fd_close(&client->wake_fd);
 	free(client);
 }
@@ -409,11 +396,12 @@ static int client_new(const struct kvb_options *options, struct kvb_client **ret
 	if (r == 0)
 		r = check_paths(client);
 	if (r == 0)
-		r = make_here_page(client);
+		r = kvb_process_prepare();
 	if (r < 0) {
 		client_free(client);
 		return r;
 	}
+	client->process = kvb_process_number();
 	pthread_mutex_init(&client->lock, NULL);
 	kvb_cond_init(&client->left);
 	*ret_client = client;

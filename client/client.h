@@ -30,8 +30,8 @@ struct kvb_client {
 	void *log_user;
 	kvb_progress_fn *progress;
 	void *progress_user;
-	uint32_t *here; /* a page that fork(2) wipes: 0 in a child */
-	int wake_fd;    /* eventfd: wakes the internal thread */
+	uint32_t process; /* number of the one that opened it */
+	int wake_fd;      /* eventfd: wakes the internal thread */
 	pthread_t thread;
 
 	/* --- under the lock --- */

@@ -11,9 +11,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "client/client.h"
 #include "client/hook.h"
@@ -36,37 +34,6 @@ static struct kvb_local *retired_locals;
 
 /* ------------------------------------------------------------------------------------ life and death */
 
-/* On a page that fork(2) wipes: asking the kernel for the process would be a system call. */
-static uint32_t *process; /* atomic; 0 in a child until it reads locally itself */
-static pthread_once_t process_once = PTHREAD_ONCE_INIT;
-
-static void make_process_page(void)
-{
-	size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
-	void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (page == MAP_FAILED)
-		return;
-	if (madvise(page, bytes, MADV_WIPEONFORK) < 0)
-		munmap(page, bytes);
-	else
-		process = page;
-}
-
-static int know_process(void)
-{
-	pthread_once(&process_once, make_process_page);
-	if (!process)
-		return -ENOMEM;
-	kvb_store_relaxed(process, (uint32_t)getpid());
-	return 0;
-}
-
-uint32_t kvb_local_process(void)
-{
-	return process ? kvb_load_relaxed(process) : 0;
-}
-
 int kvb_local_new(struct kvb_conn *conn, struct kvb_local **ret_local)
 {
 	const struct kvb_attached *attached = &conn->attached;
@@ -76,9 +43,6 @@ int kvb_local_new(struct kvb_conn *conn, struct kvb_local **ret_local)
 	*ret_local = NULL;
 	if (!(attached->welcome.flags & KVB_WELCOME_READER))
 		return 0;
-	r = know_process();
-	if (r < 0)
-		return r;
 	local = calloc(1, sizeof(*local));
 	if (!local)
 		return -ENOMEM;

@@ -35,8 +35,6 @@ struct kvb_local {
 int kvb_local_new(struct kvb_conn *conn, struct kvb_local **ret_local);
 /* Once nobody can enter it any more and nobody is inside: frees it now, or with its last lease. */
 void kvb_local_retire(struct kvb_local *local);
-/* A number that differs between this process and one that it was forked from, or forks. */
-uint32_t kvb_local_process(void);
 /* In a forked child, where the maps are missing. */
 void kvb_local_free_in_child(struct kvb_local *local);
 /* Maps more of the pool's memory, as far as the server has it. True: call again soon. */

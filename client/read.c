@@ -11,6 +11,7 @@
 
 #include "client/client.h"
 #include "client/local.h"
+#include "client/process.h"
 #include "kvbell/kvbell.h"
 #include "shm/util.h"
 
@@ -40,7 +41,7 @@ static int acquire_local(
 		.length = found.length,
 		.owner = local,
 		.cell = cell,
-		.process = kvb_local_process()};
+		.process = kvb_process_number()};
 	return 0;
 }
 
@@ -109,7 +110,7 @@ void kvb_release(struct kvb_lease *lease)
 {
 	if (lease->owner && lease->cell == COPIED)
 		free(lease->owner);
-	else if (lease->owner && lease->process == kvb_local_process())
+	else if (lease->owner && lease->process == kvb_process_number())
 		kvb_local_release(lease->owner, lease->cell);
 	*lease = (struct kvb_lease){0};
 }

@@ -260,6 +260,7 @@ static void enter_limbo(struct kvb_store *store, struct kvb_object *object)
 	uint32_t id = id_of(store, object), newest = store->slots[LIST_LIMBO].older;
 
 	object->state = SLOT_LIMBO;
+	object->used_at = 0; /* no look's number yet */
 	object->older = newest;
 	object->newer = LIST_LIMBO;
 	store->slots[newest].newer = id;
@@ -326,12 +327,8 @@ static void reclaim_many(struct kvb_store *store, uint64_t n)
 {
 	uint32_t id = store->slots[LIST_LIMBO].older, older;
 
-	/* The clock's values are no numbers of looks. */
-	for (uint64_t i = 0; id != LIST_LIMBO && i < n; i++, id = store->slots[id].older)
-		store->slots[id].used_at = 0;
 	store->looks++;
 	kvb_leases_each(&store->leases, see_lease, store);
-	id = store->slots[LIST_LIMBO].older;
 	for (uint64_t i = 0; id != LIST_LIMBO && i < n; i++, id = older) {
 		older = store->slots[id].older;
 		if (store->slots[id].used_at != store->looks)

@@ -94,30 +94,27 @@ static int try_mprotect(const struct file *file)
 	return result(mprotect(file->map, file->bytes, PROT_READ | PROT_WRITE));
 }
 
-/* A map without any access, opened up later. */
-static int try_mprotect_from_none(const struct file *file)
+/* A map that was not writable when it was made. */
+static int open_up(void *map, size_t bytes)
 {
-	void *map = mmap(NULL, file->bytes, PROT_NONE, MAP_SHARED, file->fd, 0);
 	int r;
 
 	if (map == MAP_FAILED)
 		return -errno;
-	r = result(mprotect(map, file->bytes, PROT_READ | PROT_WRITE));
-	munmap(map, file->bytes);
+	r = result(mprotect(map, bytes, PROT_READ | PROT_WRITE));
+	munmap(map, bytes);
 	return r;
+}
+
+static int try_mprotect_from_none(const struct file *file)
+{
+	return open_up(mmap(NULL, file->bytes, PROT_NONE, MAP_SHARED, file->fd, 0), file->bytes);
 }
 
 /* mremap() with an old size of 0 makes a second map of the same pages. */
 static int try_mremap(const struct file *file)
 {
-	void *map = mremap(file->map, 0, file->bytes, MREMAP_MAYMOVE);
-	int r;
-
-	if (map == MAP_FAILED)
-		return -errno;
-	r = result(mprotect(map, file->bytes, PROT_READ | PROT_WRITE));
-	munmap(map, file->bytes);
-	return r;
+	return open_up(mremap(file->map, 0, file->bytes, MREMAP_MAYMOVE), file->bytes);
 }
 
 /* A private map may be written, which is nobody else's business: the caller compares the file. */

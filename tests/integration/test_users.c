@@ -258,7 +258,7 @@ static int hold_an_end(struct raw_client *raw)
 static int hoard_ends(void *arg)
 {
 	static struct raw_client ended[ENDED_MAX], one_more;
-	const int *fds = arg;
+	const int fd = *(const int *)arg;
 	char byte;
 
 	if (setgroups(0, NULL) < 0 || setgid(BOB) < 0 || setuid(BOB) < 0)
@@ -266,13 +266,13 @@ static int hoard_ends(void *arg)
 	for (unsigned i = 0; i < ENDED_MAX; i++)
 		if (hold_an_end(&ended[i]) < 0)
 			return 1;
-	if (write(fds[1], "e", 1) != 1 || read(fds[0], &byte, 1) != 1)
+	if (write(fd, "e", 1) != 1 || read(fd, &byte, 1) != 1)
 		return 2;
 	if (raw_attach(&one_more, server.dir) != -EUSERS)
 		return 3;
 	/* Who lets go of one may have one. */
 	raw_drop(&ended[0]);
-	if (write(fds[1], "d", 1) != 1 || read(fds[0], &byte, 1) != 1)
+	if (write(fd, "d", 1) != 1 || read(fd, &byte, 1) != 1)
 		return 4;
 	return raw_attach(&one_more, server.dir) == 0 ? 0 : 5;
 }
@@ -315,7 +315,7 @@ static void ended_sessions_are_counted_per_user(void **state)
 	struct user alice = {ALICE, ALICE, 0, 0, "trusted", false};
 	struct kvb_options options = KVB_OPTIONS_INIT;
 	struct kvb_client *client;
-	int fds[2], pair[2];
+	int fds[2];
 	pid_t hoarder;
 
 	(void)state;
@@ -324,8 +324,7 @@ static void ended_sessions_are_counted_per_user(void **state)
 	options.dir = server.dir;
 	assert_int_equal(kvb_open(&options, &client), 0);
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
-	pair[0] = pair[1] = fds[1];
-	hoarder = process_fork(hoard_ends, pair);
+	hoarder = process_fork(hoard_ends, &fds[1]);
 	close(fds[1]);
 	await_revoked(client, fds[0], ENDED_MAX);
 	/* Others have nothing to do with it. */
