@@ -196,10 +196,28 @@ int process_server_start(struct process_server *server, const char *const args[]
 	return r;
 }
 
+/* A server that does not end well says why, and a test's output is all that a CI run leaves. */
+static void print_log(const struct process_server *server, int status)
+{
+	FILE *log = fopen(server->log, "re");
+	char line[512];
+
+	fprintf(stderr, "server %d ended with %d; its log:\n", server->pid, status);
+	while (log && fgets(line, sizeof(line), log))
+		fprintf(stderr, "  %s", line);
+	if (log)
+		fclose(log);
+}
+
 int process_server_stop(struct process_server *server)
 {
+	int r;
+
 	kill(server->pid, SIGTERM);
-	return process_wait(server->pid, START_MS);
+	r = process_wait(server->pid, START_MS);
+	if (r != 0)
+		print_log(server, r);
+	return r;
 }
 
 char *process_read_file(const char *path)
