@@ -129,9 +129,49 @@ int process_run(const char *const argv[], const struct process_options *options)
 	return pid < 0 ? (int)pid : process_wait(pid, RUN_MS);
 }
 
+#ifdef __SANITIZE_ADDRESS__
+/* Of all threads but the caller: asleep in the kernel, at one moment or another. */
+static bool others_sleep(void)
+{
+	DIR *dir = opendir("/proc/self/task");
+	char path[300], stat[512];
+	bool all = true;
+
+	for (struct dirent *entry = dir ? readdir(dir) : NULL; entry && all; entry = readdir(dir)) {
+		if (entry->d_name[0] == '.' || atoi(entry->d_name) == (int)gettid())
+			continue;
+		snprintf(path, sizeof(path), "/proc/self/task/%s/stat", entry->d_name);
+		FILE *file = fopen(path, "re");
+		size_t n = file ? fread(stat, 1, sizeof(stat) - 1, file) : 0;
+		stat[n] = '\0';
+		if (file)
+			fclose(file);
+		/* The state follows the name, which may hold anything. */
+		const char *name_end = strrchr(stat, ')');
+		all = !name_end || name_end[2] == 'S';
+	}
+	if (dir)
+		closedir(dir);
+	return all;
+}
+#endif
+
+/* AddressSanitizer's allocator has locks that fork(2) copies in whatever state they are: a child would
+ * wait for a thread that it does not have. */
+static void wait_for_allocators(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+	for (unsigned i = 0; i < 1000 && !others_sleep(); i++)
+		poll(NULL, 0, 1);
+#endif
+}
+
 pid_t process_fork(int (*fn)(void *arg), void *arg)
 {
-	pid_t pid = fork();
+	pid_t pid;
+
+	wait_for_allocators();
+	pid = fork();
 
 	if (pid != 0)
 		return pid;
