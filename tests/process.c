@@ -130,41 +130,48 @@ int process_run(const char *const argv[], const struct process_options *options)
 }
 
 #ifdef __SANITIZE_ADDRESS__
-/* Of all threads but the caller: asleep in the kernel, at one moment or another. */
+static bool thread_sleeps(const char *tid)
+{
+	char path[64];
+	char *stat;
+	const char *name_end;
+	bool sleeps;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%.16s/stat", tid);
+	stat = process_read_file(path);
+	/* The state follows the name, which may hold anything; a thread that has gone has neither. */
+	name_end = stat ? strrchr(stat, ')') : NULL;
+	sleeps = !name_end || name_end[2] == 'S';
+	free(stat);
+	return sleeps;
+}
+
+/* All threads but the caller, each at one moment or another. */
 static bool others_sleep(void)
 {
 	DIR *dir = opendir("/proc/self/task");
-	char path[300], stat[512];
 	bool all = true;
 
-	for (struct dirent *entry = dir ? readdir(dir) : NULL; entry && all; entry = readdir(dir)) {
-		if (entry->d_name[0] == '.' || atoi(entry->d_name) == (int)gettid())
-			continue;
-		snprintf(path, sizeof(path), "/proc/self/task/%s/stat", entry->d_name);
-		FILE *file = fopen(path, "re");
-		size_t n = file ? fread(stat, 1, sizeof(stat) - 1, file) : 0;
-		stat[n] = '\0';
-		if (file)
-			fclose(file);
-		/* The state follows the name, which may hold anything. */
-		const char *name_end = strrchr(stat, ')');
-		all = !name_end || name_end[2] == 'S';
-	}
+	for (struct dirent *entry = dir ? readdir(dir) : NULL; entry && all; entry = readdir(dir))
+		all = entry->d_name[0] == '.' || atoi(entry->d_name) == (int)gettid() ||
+			thread_sleeps(entry->d_name);
 	if (dir)
 		closedir(dir);
 	return all;
 }
-#endif
 
 /* AddressSanitizer's allocator has locks that fork(2) copies in whatever state they are: a child would
  * wait for a thread that it does not have. */
 static void wait_for_allocators(void)
 {
-#ifdef __SANITIZE_ADDRESS__
 	for (unsigned i = 0; i < 1000 && !others_sleep(); i++)
 		poll(NULL, 0, 1);
-#endif
 }
+#else
+static void wait_for_allocators(void)
+{
+}
+#endif
 
 pid_t process_fork(int (*fn)(void *arg), void *arg)
 {
@@ -239,14 +246,11 @@ int process_server_start(struct process_server *server, const char *const args[]
 /* A server that does not end well says why, and a test's output is all that a CI run leaves. */
 static void print_log(const struct process_server *server, int status)
 {
-	FILE *log = fopen(server->log, "re");
-	char line[512];
+	char *log = process_read_file(server->log);
 
-	fprintf(stderr, "server %d ended with %d; its log:\n", server->pid, status);
-	while (log && fgets(line, sizeof(line), log))
-		fprintf(stderr, "  %s", line);
-	if (log)
-		fclose(log);
+	fprintf(stderr, "server %d did not end well: %d; its log:\n%s", server->pid, status,
+		log ? log : "");
+	free(log);
 }
 
 int process_server_stop(struct process_server *server)
