@@ -97,17 +97,14 @@ static int add_line(struct builder *builder, const char *line)
 	return r < 0 ? r : end_request(builder);
 }
 
-int kvb_workload_read(
-	const char *path, size_t max_requests, struct kvb_workload *ret_workload, size_t *ret_line)
+int kvb_workload_read_lines(
+	FILE *file, size_t max_requests, struct kvb_workload *ret_workload, size_t *ret_line)
 {
 	struct builder builder = {0};
-	FILE *file = fopen(path, "re");
 	char *line = NULL;
 	size_t size = 0, n_lines = 0;
 	int r = 0;
 
-	if (!file)
-		return -errno;
 	errno = 0;
 	while (r == 0 && builder.workload.n_requests < max_requests &&
 		getline(&line, &size, file) >= 0) {
@@ -118,7 +115,6 @@ int kvb_workload_read(
 	if (r == 0 && ferror(file))
 		r = errno ? -errno : -EIO;
 	free(line);
-	fclose(file);
 	if (r < 0) {
 		*ret_line = n_lines;
 		kvb_workload_free(&builder.workload);
@@ -126,6 +122,19 @@ int kvb_workload_read(
 	}
 	*ret_workload = builder.workload;
 	return 0;
+}
+
+int kvb_workload_read(
+	const char *path, size_t max_requests, struct kvb_workload *ret_workload, size_t *ret_line)
+{
+	FILE *file = fopen(path, "re");
+	int r;
+
+	if (!file)
+		return -errno;
+	r = kvb_workload_read_lines(file, max_requests, ret_workload, ret_line);
+	fclose(file);
+	return r;
 }
 
 /* ------------------------------------------------------------------------------------------ generated */

@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 struct kvb_workload {
 	uint64_t *chunks;
@@ -21,6 +22,10 @@ struct kvb_workload {
  */
 int kvb_workload_read(
 	const char *path, size_t max_requests, struct kvb_workload *ret_workload, size_t *ret_line);
+
+/* The same from an open file. */
+int kvb_workload_read_lines(
+	FILE *file, size_t max_requests, struct kvb_workload *ret_workload, size_t *ret_line);
 
 /* Conversations of several turns that share system prompts, some far more popular than others; each
  * turn repeats the conversation so far. The same seed gives the same requests. 0; -ENOMEM. */
