@@ -19,13 +19,12 @@
 #include <unistd.h>
 
 #include "client/client.h"
+#include "client/records.h"
 #include "shm/atomic.h"
 #include "shm/fd.h"
 #include "shm/numa.h"
 #include "shm/util.h"
 
-/* More than any sensible server grants; keeps the client's own tables small. */
-#define CREDIT_MAX 65536u
 /* A full backlog cannot be polled for. */
 #define CONNECT_PAUSE_MS 5
 
@@ -163,68 +162,12 @@ static int receive_answer(int fd, int cancel_fd, uint64_t deadline_ns, struct an
 
 /* ------------------------------------------------------------------------------------- the answers */
 
-static bool is_goodbye(const struct kvb_goodbye *goodbye, size_t size)
-{
-	return size == sizeof(*goodbye) && goodbye->magic == KVB_MAGIC &&
-		goodbye->type == KVB_DOOR_GOODBYE;
-}
-
-/* The server's word, if it is one that kvb_open() documents. */
-static int goodbye_error(const struct kvb_goodbye *goodbye)
-{
-	switch (goodbye->error) {
-	case -EMFILE:
-	case -ENFILE:
-		/* These mean this process; the server's own lack is a lack of the server's. */
-		return -ENOMEM;
-	case -EACCES:
-	case -EUSERS:
-	case -EPROTONOSUPPORT:
-	case -ENOMEM:
-	case -ESHUTDOWN:
-	case -ETIMEDOUT:
-		return goodbye->error;
-	default:
-		return -EPROTO;
-	}
-}
-
 static void log_goodbye(
 	const struct kvb_client *client, enum kvb_log_level level, struct kvb_goodbye *goodbye)
 {
-	goodbye->text[sizeof(goodbye->text) - 1] = '\0';
-	/* Somebody else's bytes, on their way to a terminal. */
-	for (char *c = goodbye->text; *c; c++)
-		if ((unsigned char)*c < 0x20 || *c == 0x7f)
-			*c = '?';
+	kvb_goodbye_clean(goodbye);
 	kvb_client_log(client, level, "the server says goodbye: %s (reason %u)", goodbye->text,
 		goodbye->reason);
-}
-
-static int welcome_verify(const struct kvb_welcome *welcome, size_t size)
-{
-	if (size != sizeof(*welcome) || welcome->magic != KVB_MAGIC)
-		return -EPROTO;
-	if (welcome->abi != KVB_ABI_VERSION)
-		return -EPROTONOSUPPORT;
-	if (welcome->type != KVB_DOOR_WELCOME ||
-		(welcome->flags & ~(uint32_t)KVB_WELCOME_READER) != 0)
-		return -EPROTO;
-	if (welcome->kind < KVB_KIND_OWN || welcome->kind > KVB_KIND_ISOLATED)
-		return -EPROTO;
-	if (welcome->session_bytes > SIZE_MAX || welcome->life_bytes > SIZE_MAX ||
-		welcome->life_bytes < sizeof(struct kvb_life_page))
-		return -EPROTO;
-	if (welcome->key_max != KVB_KEY_MAX || welcome->cq_entries > CREDIT_MAX ||
-		welcome->sq_entries > CREDIT_MAX)
-		return -EPROTO;
-	if (welcome->fragment_bytes == 0 || welcome->fragment_bytes > welcome->staging_bytes ||
-		welcome->staging_bytes % KVB_LINE != 0)
-		return -EPROTO;
-	/* The transfer's slot has 8 bits. */
-	if (welcome->transfers == 0 || welcome->transfers > 256)
-		return -EPROTO;
-	return 0;
 }
 
 static int map_session(struct kvb_attached *attached, int *fd)
@@ -316,7 +259,7 @@ static void move_fd(int *to, int *from)
 static int take_welcome(struct kvb_attached *attached, struct answer *answer)
 {
 	const struct kvb_welcome *welcome = &answer->record.welcome;
-	int r = welcome_verify(welcome, answer->size);
+	int r = kvb_welcome_verify(welcome, answer->size, &attached->layout);
 
 	if (r < 0)
 		return r;
@@ -326,17 +269,7 @@ static int take_welcome(struct kvb_attached *attached, struct answer *answer)
 		if (answer->fds[i] < 0)
 			return -EPROTO;
 	attached->welcome = *welcome;
-	attached->layout = (struct kvb_layout){.sq_entries = welcome->sq_entries,
-		.cq_entries = welcome->cq_entries,
-		.sq_offset = welcome->sq_offset,
-		.cq_offset = welcome->cq_offset,
-		.key_offset = welcome->key_offset,
-		.staging_offset = welcome->staging_offset,
-		.staging_bytes = welcome->staging_bytes,
-		.total_bytes = welcome->session_bytes};
-	r = kvb_layout_verify(&attached->layout);
-	if (r == 0)
-		r = map_session(attached, &answer->fds[KVB_FD_SESSION]);
+	r = map_session(attached, &answer->fds[KVB_FD_SESSION]);
 	if (r == 0)
 		r = map_life(attached, &answer->fds[KVB_FD_LIFE]);
 	if (r == 0 && (welcome->flags & KVB_WELCOME_READER))
@@ -353,9 +286,9 @@ static int take_answer(
 {
 	int r;
 
-	if (is_goodbye(&answer->record.goodbye, answer->size)) {
+	if (kvb_is_goodbye(&answer->record.goodbye, answer->size)) {
 		log_goodbye(client, KVB_LOG_INFO, &answer->record.goodbye);
-		r = goodbye_error(&answer->record.goodbye);
+		r = kvb_goodbye_error(&answer->record.goodbye);
 	} else {
 		r = take_welcome(attached, answer);
 	}
@@ -416,7 +349,7 @@ bool kvb_door_ended(const struct kvb_client *client, int door_fd)
 		r = kvb_record_recv(door_fd, &goodbye, sizeof(goodbye), &size, NULL, 0);
 	if (r == -EAGAIN)
 		return false;
-	if (r > 0 && is_goodbye(&goodbye, size))
+	if (r > 0 && kvb_is_goodbye(&goodbye, size))
 		log_goodbye(client, KVB_LOG_WARN, &goodbye);
 	else if (r > 0)
 		kvb_client_log(client, KVB_LOG_ERR, "the server sent a record that makes no sense");
