@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "server/drain.h"
+#include "server/hello.h"
 #include "server/server.h"
 #include "shm/atomic.h"
 #include "shm/fd.h"
@@ -253,14 +254,6 @@ static int activate(struct kvb_door *door, struct kvb_session *session)
 	return r;
 }
 
-/* The name goes to logs and terminals, so only what prints. */
-static void copy_name(char to[KVB_NAME_BYTES], const char from[KVB_NAME_BYTES])
-{
-	memset(to, 0, KVB_NAME_BYTES);
-	for (unsigned i = 0; i < KVB_NAME_BYTES - 1 && from[i]; i++)
-		to[i] = from[i] > ' ' && from[i] <= '~' && from[i] != '"' ? from[i] : '?';
-}
-
 /* Sessions that the server has ended and whose clients hold on to their end, and to their leases, take
  * slots from others: of one uid so many are too many. */
 static bool holds_on_to_too_many(struct kvb_server *server, uid_t uid)
@@ -305,7 +298,7 @@ static void let_in(struct kvb_door *door, int fd, const struct kvb_hello *hello,
 	session->gid = identity->cred.gid;
 	session->pid = identity->cred.pid;
 	session->group = kvb_workers_group(&server->workers, hello->node);
-	copy_name(session->name, hello->name);
+	kvb_hello_name(hello, session->name);
 	kvb_count(&server->counters.sessions_total, 1);
 	r = activate(door, session);
 	if (r < 0) {
@@ -317,24 +310,6 @@ static void let_in(struct kvb_door *door, int fd, const struct kvb_hello *hello,
 	}
 	kvb_log(&server->log, KVB_LOG_INFO, "session %u: %s client \"%s\", pid %d, uid %u",
 		session->slot, kvb_kind_name(kind), session->name, session->pid, session->uid);
-}
-
-static const char *hello_fault(const struct kvb_hello *hello, enum kvb_reason *ret_reason)
-{
-	static const uint8_t zeros[sizeof(hello->reserved)];
-
-	*ret_reason = KVB_REASON_ABI;
-	if (hello->magic != KVB_MAGIC)
-		return "this is a kvbell server, and the client does not speak its protocol";
-	if (hello->abi != KVB_ABI_VERSION)
-		return "client and server have different protocol versions; update the older one";
-	*ret_reason = KVB_REASON_PROTOCOL;
-	if (hello->type != KVB_DOOR_HELLO)
-		return "the first record must be HELLO";
-	if ((hello->flags & ~(uint32_t)KVB_HELLO_READER) ||
-		memcmp(hello->reserved, zeros, sizeof(zeros)) != 0)
-		return "HELLO has flags or reserved bytes that this server does not know";
-	return NULL;
 }
 
 static void refuse(struct kvb_door *door, int fd, const struct identity *identity,
@@ -353,7 +328,7 @@ static void take_hello(struct kvb_door *door, int fd, const struct kvb_hello *he
 	struct identity identity = {0};
 	enum kvb_client_kind kind;
 	enum kvb_reason reason;
-	const char *fault = hello_fault(hello, &reason);
+	const char *fault = kvb_hello_fault(hello, &reason);
 
 	if (identify(fd, &identity) < 0) {
 		close(fd);
