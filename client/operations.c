@@ -15,6 +15,7 @@
 #include "client/local.h"
 #include "client/stream.h"
 #include "kvbell/kvbell.h"
+#include "shm/pack.h"
 #include "shm/util.h"
 
 #define STATS_BYTES 4096u /* fits any staging */
@@ -168,24 +169,31 @@ static int fetch_stats(
 	return r;
 }
 
+/* Ends it with a zero byte. False: it is no text, or a longer one. */
+static bool copy_text(const msgpack_object *text, char *to, size_t size)
+{
+	if (text->type != MSGPACK_OBJECT_STR || text->via.str.size >= size)
+		return false;
+	/* An empty one lies nowhere, and memcpy() wants an address all the same. */
+	if (text->via.str.size > 0)
+		memcpy(to, text->via.str.ptr, text->via.str.size);
+	to[text->via.str.size] = '\0';
+	return true;
+}
+
 static int pass_stat(const msgpack_object_kv *kv, kvb_stat_fn *fn, void *user)
 {
 	char name[128], text[256];
 	struct kvb_stat stat = {.name = name};
 
-	if (kv->key.type != MSGPACK_OBJECT_STR || kv->key.via.str.size >= sizeof(name))
+	if (!copy_text(&kv->key, name, sizeof(name)))
 		return -EPROTO;
-	memcpy(name, kv->key.via.str.ptr, kv->key.via.str.size);
-	name[kv->key.via.str.size] = '\0';
-	if (kv->val.type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
+	if (kv->val.type == MSGPACK_OBJECT_POSITIVE_INTEGER)
 		stat.value = kv->val.via.u64;
-	} else if (kv->val.type == MSGPACK_OBJECT_STR && kv->val.via.str.size < sizeof(text)) {
-		memcpy(text, kv->val.via.str.ptr, kv->val.via.str.size);
-		text[kv->val.via.str.size] = '\0';
+	else if (copy_text(&kv->val, text, sizeof(text)))
 		stat.text = text;
-	} else {
+	else
 		return -EPROTO;
-	}
 	return fn(user, &stat);
 }
 
@@ -195,6 +203,8 @@ static int pass_stats(const char *data, size_t size, kvb_stat_fn *fn, void *user
 	size_t offset = 0;
 	int r = -EPROTO;
 
+	if (!kvb_pack_is_one_object(data, size))
+		return -EPROTO;
 	msgpack_unpacked_init(&unpacked);
 	if (msgpack_unpack_next(&unpacked, data, size, &offset) == MSGPACK_UNPACK_SUCCESS &&
 		unpacked.data.type == MSGPACK_OBJECT_MAP) {

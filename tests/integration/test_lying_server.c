@@ -43,6 +43,7 @@ struct fake {
 	int32_t result; /* atomic, as are the two below */
 	uint64_t value;
 	uint32_t length;
+	const char *stats; /* `value` bytes, published with it */
 };
 
 static void fake_serve(struct fake *fake, int door)
@@ -101,6 +102,9 @@ static void fake_serve(struct fake *fake, int door)
 			.result = kvb_load_acquire(&fake->result),
 			.value = kvb_load_acquire(&fake->value),
 			.length = kvb_min_u64(sqe.length, kvb_load_acquire(&fake->length))};
+		if (sqe.op == KVB_OP_STATS)
+			memcpy((uint8_t *)session.base + layout.staging_offset + sqe.staging,
+				fake->stats, cqe.value);
 		kvb_cq_post(&cq, &cqe);
 		if (kvb_bell_wanted(&header->cq_sleeping))
 			kvb_bell_ring(bell);
@@ -193,6 +197,43 @@ static void a_fragment_of_another_length_is_not_believed(void **state)
 	assert_int_equal(kvb_get(client, "k", 1, buffer, CAPACITY, NULL), -EPROTO);
 }
 
+static int count_stat(void *user, const struct kvb_stat *stat)
+{
+	assert_string_equal(stat->name, "");
+	assert_string_equal(stat->text, "");
+	*(unsigned *)user += 1;
+	return 0;
+}
+
+static int ask_stats(const char *stats, size_t size, unsigned *ret_n)
+{
+	fake.stats = stats;
+	kvb_store_release(&fake.value, (uint64_t)size);
+	*ret_n = 0;
+	return kvb_stats(client, count_stat, ret_n);
+}
+
+/* Five bytes that promise 2^32 pairs would reserve 256 GiB. */
+static void statistics_that_are_not_there_are_not_believed(void **state)
+{
+	unsigned n;
+
+	(void)state;
+	assert_int_equal(ask_stats("\xdf\xff\xff\xff\xff", 5, &n), -EPROTO);
+	assert_int_equal(n, 0);
+	assert_int_equal(ask_stats("\x80\x80", 2, &n), -EPROTO);
+	assert_int_equal(ask_stats("", 0, &n), -EPROTO);
+}
+
+static void names_and_texts_may_be_empty(void **state)
+{
+	unsigned n;
+
+	(void)state;
+	assert_int_equal(ask_stats("\x82\xa0\xa0\xa0\xa0", 5, &n), 0);
+	assert_int_equal(n, 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -201,6 +242,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_result_is_zero_or_an_error, start, stop),
 		cmocka_unit_test_setup_teardown(
 			a_fragment_of_another_length_is_not_believed, start, stop),
+		cmocka_unit_test_setup_teardown(
+			statistics_that_are_not_there_are_not_believed, start, stop),
+		cmocka_unit_test_setup_teardown(names_and_texts_may_be_empty, start, stop),
 	};
 
 	return cmocka_run_group_tests_name("lying_server", tests, NULL, NULL) ? 1 : 0;
