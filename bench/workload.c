@@ -73,7 +73,8 @@ const uint64_t *kvb_workload_request(
 	size_t start = request == 0 ? 0 : workload->ends[request - 1];
 
 	*ret_count = workload->ends[request] - start;
-	return workload->chunks + start;
+	/* Requests without chunks may be all there is. */
+	return *ret_count > 0 ? workload->chunks + start : NULL;
 }
 
 /* ------------------------------------------------------------------------------------------- a trace */

@@ -33,7 +33,7 @@ int kvb_workload_generate(uint64_t seed, size_t n_requests, struct kvb_workload 
 
 void kvb_workload_free(struct kvb_workload *workload);
 
-/* The chunks of one request. */
+/* The chunks of one request; NULL when there are none. */
 const uint64_t *kvb_workload_request(
 	const struct kvb_workload *workload, size_t request, size_t *ret_count);
 

@@ -103,6 +103,20 @@ static void test_trace_without_requests(void **state)
 	kvb_workload_free(&workload);
 }
 
+static void test_trace_of_empty_requests(void **state)
+{
+	struct kvb_workload workload;
+	size_t line, count = 77;
+
+	(void)state;
+	assert_int_equal(
+		read_text("{\"hash_ids\": []}\n{\"hash_ids\": []}", 10, &workload, &line), 0);
+	assert_int_equal(workload.n_requests, 2);
+	assert_null(kvb_workload_request(&workload, 1, &count));
+	assert_int_equal(count, 0);
+	kvb_workload_free(&workload);
+}
+
 static void test_trace_with_a_bad_line(void **state)
 {
 	static const char *const bad[] = {
@@ -286,6 +300,7 @@ int main(void)
 		cmocka_unit_test(test_trace),
 		cmocka_unit_test(test_trace_stops_at_max),
 		cmocka_unit_test(test_trace_without_requests),
+		cmocka_unit_test(test_trace_of_empty_requests),
 		cmocka_unit_test(test_trace_with_a_bad_line),
 		cmocka_unit_test(test_trace_that_cannot_be_read),
 		cmocka_unit_test(test_first_requests),
