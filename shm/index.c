@@ -27,42 +27,52 @@
 
 int kvb_index_open(struct kvb_index *ret_index, const void *base, uint64_t bytes)
 {
-	const struct kvb_index_header *header = base;
+	struct kvb_index_header header;
 
-	if (bytes < sizeof(*header) || header->magic != KVB_MAGIC ||
-		header->abi != KVB_ABI_VERSION || !kvb_is_power_of_two(header->buckets) ||
-		header->blocks / 2 < header->buckets || header->blocks_offset % KVB_LINE != 0 ||
-		header->slots_offset % KVB_LINE != 0)
+	if (bytes < sizeof(header))
 		return -EPROTO;
-	if (!kvb_range_fits(header->blocks_offset,
-		    header->blocks * (uint64_t)sizeof(struct kvb_index_block), bytes) ||
-		!kvb_range_fits(header->slots_offset,
-			header->slots * (uint64_t)sizeof(struct kvb_index_slot), bytes))
+	/* Volatile, so that the compiler cannot read the server's memory again after the checks. */
+	header = *(const volatile struct kvb_index_header *)base;
+	if (header.magic != KVB_MAGIC || header.abi != KVB_ABI_VERSION ||
+		!kvb_is_power_of_two(header.buckets) || header.blocks / 2 < header.buckets ||
+		header.blocks_offset % KVB_LINE != 0 || header.slots_offset % KVB_LINE != 0)
+		return -EPROTO;
+	if (!kvb_range_fits(header.blocks_offset,
+		    header.blocks * (uint64_t)sizeof(struct kvb_index_block), bytes) ||
+		!kvb_range_fits(header.slots_offset,
+			header.slots * (uint64_t)sizeof(struct kvb_index_slot), bytes))
 		return -EPROTO;
 	*ret_index = (struct kvb_index){
-		.blocks = (const void *)((const char *)base + header->blocks_offset),
-		.slots = (const void *)((const char *)base + header->slots_offset),
-		.hash_seed = header->hash_seed,
-		.pool_bytes = header->pool_bytes,
-		.bucket_mask = header->buckets - 1,
-		.n_blocks = header->blocks,
-		.n_slots = header->slots};
+		.blocks = (const void *)((const char *)base + header.blocks_offset),
+		.slots = (const void *)((const char *)base + header.slots_offset),
+		.hash_seed = header.hash_seed,
+		.pool_bytes = header.pool_bytes,
+		.bucket_mask = header.buckets - 1,
+		.n_blocks = header.blocks,
+		.n_slots = header.slots,
+		.restarts_max = RESTARTS_MAX};
 	return 0;
 }
 
 int kvb_leases_open(struct kvb_leases *ret_leases, void *base, uint64_t bytes)
 {
-	struct kvb_lease_header *header = base;
+	struct kvb_lease_header header;
+	uint64_t *words;
 
-	if (bytes < sizeof(*header) || header->magic != KVB_MAGIC ||
-		header->abi != KVB_ABI_VERSION || !kvb_is_power_of_two(header->touches) ||
-		header->cells == 0 || kvb_lease_bytes(header->cells, header->touches) > bytes)
+	if (bytes < sizeof(header))
 		return -EPROTO;
-	*ret_leases = (struct kvb_leases){.header = header,
-		.cells = (uint64_t *)(header + 1),
-		.touches = (uint64_t *)(header + 1) + header->cells,
-		.n_cells = header->cells,
-		.touch_mask = header->touches - 1};
+	/* As above. */
+	header = *(const volatile struct kvb_lease_header *)base;
+	if (header.magic != KVB_MAGIC || header.abi != KVB_ABI_VERSION ||
+		!kvb_is_power_of_two(header.touches) || header.cells == 0 ||
+		kvb_lease_bytes(header.cells, header.touches) > bytes)
+		return -EPROTO;
+	words = (uint64_t *)((char *)base + sizeof(header));
+	*ret_leases = (struct kvb_leases){.header = base,
+		.cells = words,
+		.touches = words + header.cells,
+		.n_cells = header.cells,
+		.touch_mask = header.touches - 1};
 	return 0;
 }
 
@@ -171,7 +181,7 @@ int kvb_index_find(const struct kvb_index *index, uint64_t hash, const void *key
 {
 	/* A stale entry is one that the server has cleared or replaced since: the bucket has the
 	 * answer by now, which may be another object of the same key. */
-	for (unsigned i = 0; i < RESTARTS_MAX; i++) {
+	for (unsigned i = 0; i < index->restarts_max; i++) {
 		int r = search(index, hash, key, key_len, ret_found);
 		if (r != STALE)
 			return r;
@@ -188,7 +198,7 @@ static bool is_sound(const struct kvb_index *index, const struct kvb_found *foun
 int kvb_index_lease(const struct kvb_index *index, uint64_t *cell, uint64_t hash, const void *key,
 	size_t key_len, struct kvb_found *ret_found)
 {
-	for (unsigned i = 0; i < RESTARTS_MAX; i++) {
+	for (unsigned i = 0; i < index->restarts_max; i++) {
 		int r = kvb_index_find(index, hash, key, key_len, ret_found);
 		if (r < 0)
 			return r;

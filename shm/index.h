@@ -23,6 +23,7 @@ struct kvb_index {
 	uint32_t bucket_mask;
 	uint32_t n_blocks;
 	uint32_t n_slots;
+	uint32_t restarts_max; /* stale entries in a row after which the index makes no sense */
 };
 
 /* An object as it was when it was found. */
