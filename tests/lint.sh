@@ -43,7 +43,7 @@ for library in libzmq libnuma; do
   readelf -d "$build/server/kvbelld" | grep -q "NEEDED.*$library" || fail "kvbelld does not need $library"
 done
 
-shellcheck dev .ci/run tests/lint.sh tests/model/run.sh tests/mutants/run.sh || fail "shellcheck"
+shellcheck dev .ci/run tests/fuzz/run.sh tests/lint.sh tests/model/run.sh tests/mutants/run.sh || fail "shellcheck"
 
 git ls-files --cached --others --exclude-standard 'shm/*.c' 'server/*.c' 'client/*.c' 'bench/*.c' |
   xargs -n 8 -P "$(nproc)" clang-tidy --quiet -p "$build" 2>/dev/null || fail "clang-tidy"
