@@ -13,7 +13,6 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "server/execute.h"
 #include "shm/atomic.h"
 #include "shm/util.h"
 #include "tests/fuzz/fuzz.h"
@@ -152,7 +151,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 static void serve(void)
 {
-	(void)kvb_execute(&host->worker, host->session);
+	(void)kvb_fuzz_host_serve(host);
 	kvb_fuzz_host_reap(host);
 }
 

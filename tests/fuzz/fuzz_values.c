@@ -14,8 +14,8 @@
 #include "shm/parse.h"
 #include "tests/fuzz/fuzz.h"
 
-#define TEXT_MAX      1024u
-#define ARGUMENTS_MAX 24
+#define TEXT_MAX      2048u
+#define ARGUMENTS_MAX 96
 
 enum kind { KIND_SIZE, KIND_DURATION, KIND_NUMBER, KIND_KEY, KIND_HEX, KIND_ARGUMENTS, KINDS };
 

@@ -3,7 +3,8 @@
  * host.c - see host.h.
  *
  * Owns the server and its memory; the thread that runs the target. The segment and the pool end where
- * their memory ends, so that one byte beyond is noticed. It must never let an input see what another
+ * their memory ends, and what no object has of the pool is out of bounds, so that one byte beyond is
+ * noticed. It must never let an input see what another
  * one left in the store.
  */
 #include "tests/fuzz/host.h"
@@ -13,12 +14,14 @@
 
 #include "server/builtin.h"
 #include "server/execute.h"
+#include "server/extent.h"
 #include "shm/atomic.h"
 #include "tests/fuzz/fuzz.h"
 
 #define SQ_ENTRIES 16u
 #define CQ_ENTRIES 8u
 #define OBJECTS    12u
+#define VISITS_MAX 64u
 
 /* What would be a system call; see the target's link options. */
 int __wrap_kvb_bell_ring(int fd);
@@ -40,6 +43,29 @@ void __wrap_kvb_session_wake(struct kvb_session *session)
 	(void)session;
 }
 
+/* Of the pool only what an object has may be touched. */
+static uint8_t *pool;
+
+int __real_kvb_extent_alloc(struct kvb_extents *extents, uint64_t length, uint32_t *ret_extent);
+int __wrap_kvb_extent_alloc(struct kvb_extents *extents, uint64_t length, uint32_t *ret_extent);
+int __wrap_kvb_extent_alloc(struct kvb_extents *extents, uint64_t length, uint32_t *ret_extent)
+{
+	int r = __real_kvb_extent_alloc(extents, length, ret_extent);
+
+	if (r == 0)
+		kvb_fuzz_show(pool + kvb_extent_offset(extents, *ret_extent), length);
+	return r;
+}
+
+void __real_kvb_extent_free(struct kvb_extents *extents, uint32_t extent);
+void __wrap_kvb_extent_free(struct kvb_extents *extents, uint32_t extent);
+void __wrap_kvb_extent_free(struct kvb_extents *extents, uint32_t extent)
+{
+	kvb_fuzz_hide(
+		pool + kvb_extent_offset(extents, extent), kvb_extent_length(extents, extent));
+	__real_kvb_extent_free(extents, extent);
+}
+
 static void make_store(struct kvb_server *server)
 {
 	struct kvb_store_config config = {.pool = kvb_fuzz_alloc(KVB_FUZZ_POOL),
@@ -55,6 +81,8 @@ static void make_store(struct kvb_server *server)
 	kvb_fuzz_require(kvb_store_new(&config, &server->store) == 0 &&
 			kvb_store_add_range(server->store, 0, KVB_FUZZ_POOL) == 0,
 		"no store");
+	pool = config.pool;
+	kvb_fuzz_hide(pool, KVB_FUZZ_POOL);
 }
 
 static void make_session(struct kvb_fuzz_host *host)
@@ -115,6 +143,22 @@ void kvb_fuzz_host_begin(struct kvb_fuzz_host *host)
 	session->control_peer.len = 0;
 	kvb_sq_consumer_init(&session->sq, header, &session->layout);
 	kvb_cq_producer_init(&session->cq, header, &session->layout);
+}
+
+uint32_t kvb_fuzz_host_serve(struct kvb_fuzz_host *host)
+{
+	uint32_t before = host->session->cq.tail;
+
+	/* A page that changes might say for ever that there is more. */
+	for (unsigned i = 0; i < VISITS_MAX; i++) {
+		uint32_t tail = host->session->cq.tail;
+		enum kvb_visit visit = kvb_execute(&host->worker, host->session);
+		kvb_fuzz_require(host->session->cq.tail - tail <= host->server.visit_requests,
+			"a visit serves more than it may");
+		if (visit != KVB_VISIT_MORE)
+			break;
+	}
+	return host->session->cq.tail - before;
 }
 
 void kvb_fuzz_host_reap(struct kvb_fuzz_host *host)

@@ -24,6 +24,9 @@ void kvb_fuzz_host_begin(struct kvb_fuzz_host *host);
 /* Ends the session, and demands that nothing of it is left. `recount`: and that the store's books are
  * right, which takes longer than most inputs. */
 void kvb_fuzz_host_end(struct kvb_fuzz_host *host, bool recount);
+/* As a worker would: visits, until there is nothing more to be done. Returns how many requests were
+ * completed. */
+uint32_t kvb_fuzz_host_serve(struct kvb_fuzz_host *host);
 /* Takes the completions that are there, as an honest client would. */
 void kvb_fuzz_host_reap(struct kvb_fuzz_host *host);
 

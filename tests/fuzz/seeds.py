@@ -156,7 +156,7 @@ def control():
 
 # ------------------------------------------------------------------------------------------------------ ring
 
-REQUEST, RAW, SERVE, REAP, POKE, ORDER, WRAP = (u8(i) for i in range(7))
+REQUEST, RAW, SERVE, REAP, POKE, ORDER, WRAP, MORE = (u8(i) for i in range(8))
 AT_LOADS, IN_THREAD = 1, 2
 SQ_TAIL, SQ_HEAD, CQ_TAIL, CQ_HEAD = 128 // 4, 256 // 4, 512 // 4, 640 // 4
 SQE_WORDS = (7 * 128) // 4
@@ -183,6 +183,12 @@ def ring_flows():
                        request(GET, transfer=0x41, offset=8, length=4, staging=8) + SERVE + REAP)
     yield "gap", (request(PUT, OPEN, transfer=0x20, total=12, length=4) +
                   request(PUT, transfer=0x20, offset=8, length=4) + SERVE)
+    opened = request(PUT, OPEN, transfer=0x20, total=10, length=4) + SERVE + MORE + u8(0, 4, 0) + SERVE + REAP
+    yield "put_last", opened + MORE + u8(0, 2, 0) + SERVE + request(EXISTS) + SERVE
+    yield "put_too_long", opened + MORE + u8(0, 4, 0) + SERVE
+    yield "put_too_far", opened + MORE + u8(0, 2, 1) + SERVE
+    yield "get_last", (opened + MORE + u8(0, 2, 0) + request(GET, OPEN, transfer=0x41, total=16, length=4) + SERVE +
+                       MORE + u8(1, 4, 0) + SERVE + MORE + u8(1, 4, 0) + SERVE)
     yield "abort", request(PUT, OPEN, transfer=0x25, total=12, length=4) + request(ABORT, transfer=0x25) * 2 + SERVE
     yield "delete_held", (put + request(GET, OPEN, transfer=0x22, total=8, length=1) + request(DELETE) +
                           request(GET, transfer=0x22, offset=1, length=4) + SERVE)
@@ -211,10 +217,9 @@ def ring():
     for name, steps in ring_flows():
         yield name, u8(4) + changes() + steps
     steps = dict(ring_flows())
-    for slot in range(2):
-        word = SQE_WORDS + slot * 16
-        yield f"changes_length_{slot}", u8(3) + changes(change(1, 0, word + 12, 4096)) + steps["put_get"]
-        yield f"changes_key_len_{slot}", u8(3) + changes(change(1, 0, word, 0xFFFF0101)) + steps["put_get"]
+    for wait in range(6):
+        yield f"changes_length_{wait}", u8(1) + changes(change(wait, 0, SQE_WORDS + 12, 4096)) + steps["put_get"]
+        yield f"changes_key_len_{wait}", u8(3) + changes(change(wait, 0, SQE_WORDS, 0xFFFF0101)) + steps["put_get"]
     yield "changes_tail", u8(3) + changes(change(1, 1, SQ_TAIL, 1), change(0, 1, SQ_TAIL, 64)) + steps["put_get"]
     yield "changes_cq_head", u8(3) + changes(change(2, 1, CQ_HEAD, 1)) + steps["full_queue"]
 
@@ -332,10 +337,8 @@ def index():
                               ("slots", 8, 0xFFFFFFFF), ("one_slot", 8, 1)):
         yield "header_" + name, index_input(lease[:8], words=[(word, value)])
     for name, word in (("blocks_at", 10), ("slots_at", 12), ("buckets", 14), ("blocks", 15), ("slots", 16)):
-        for after in range(1, 4):
-            yield f"changes_{name}_{after}", index_input(
-                lease[:8], how=3, moves=[change(after + {10: 3, 12: 4, 14: 1, 15: 2, 16: 6}[word], 1,
-                                                word, 0x100000)])
+        yield "changes_" + name, index_input(lease[:8], how=1, moves=[change(0, 1, word, 0x100000)])
+        yield "changes_" + name + "_soon", index_input(lease[:8], how=1, moves=[change(1, 1, word, 0x100000)])
     yield "changes_slots", index_input(lease, how=3, moves=[change(9, 2, 16 * n, 1 << 20) for n in range(8, 16)])
     head = u32(8) + u32(16)
     yield "leases", index_input([], leases=head)
@@ -369,7 +372,7 @@ def values():
     yield "arguments_who", line("--trust-uid=1000", "--trust-gid=1000", "--allow-uid", "0", "--allow-gid=4294967294")
     yield "arguments_stop", line("--populate=require", "--start-wait=1m", "--drain-timeout=250ms", "--ready-fd=3")
     yield "arguments_wrong", line("--pool=much", "--ring-entries=100", "--log-level=loud", "word", "--", "--x")
-    yield "arguments_ids", line(*(["--allow-uid=7"] * 20))
+    yield "arguments_ids", line(*(["--allow-uid=7"] * 66))
     yield "arguments_fragment", line("--fragment=5GiB", "--populate=maybe", "--spin-us=2000000")
 
 
@@ -388,6 +391,7 @@ def trace():
     yield "escapes", b'{"a": "\\u00e9\\ud83d\\ude00\\n", "hash_ids": [1], "b": {"c": [true, null, 1e3]}}\n'
     yield "zero_byte", b'{"hash_ids": [1]}\0 more\n'
     yield "nested", b'{"hash_ids": ' + b"[" * 40 + b"]" * 40 + b"}\n"
+    yield "many_chunks", b'{"hash_ids": [' + b"0," * 1100 + b"0]}\n"
     yield "many", b'{"hash_ids": [7]}\n' * 66
 
 
