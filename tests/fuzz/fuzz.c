@@ -8,19 +8,20 @@
  */
 #include "tests/fuzz/fuzz.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "shm/atomic.h"
 #include "shm/util.h"
 
 /* How often the thread goes through the changes before it lets others have the core. */
 #define ROUNDS 64u
-
-static uint64_t decoded;
 
 /* ------------------------------------------------------------------------------------------ the input */
 
@@ -120,16 +121,28 @@ void kvb_fuzz_show(void *base, size_t size)
 	__asan_unpoison_memory_region(base, size);
 }
 
-static void tell_decoded(void)
+/* In a file, if there is one: libFuzzer leaves without a word in several ways. */
+static uint64_t *open_count(void)
 {
-	fprintf(stderr, "stat::decoded: %llu\n", (unsigned long long)decoded);
+	static uint64_t nowhere;
+	const char *path = getenv("KVB_FUZZ_DECODED");
+	int fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+	void *count = MAP_FAILED;
+
+	if (fd >= 0 && ftruncate(fd, sizeof(nowhere)) == 0)
+		count = mmap(NULL, sizeof(nowhere), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (fd >= 0)
+		close(fd);
+	return count == MAP_FAILED ? &nowhere : count;
 }
 
 void kvb_fuzz_decoded(uint64_t n)
 {
-	if (decoded == 0 && n > 0)
-		atexit(tell_decoded);
-	decoded += n;
+	static uint64_t *count;
+
+	if (!count)
+		count = open_count();
+	*count += n;
 }
 
 /* ------------------------------------------------------------------------------- the page that changes */

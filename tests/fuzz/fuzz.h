@@ -41,7 +41,8 @@ void kvb_fuzz_show(void *base, size_t size);
 /* Ends the process with a message: what the target asserts does not hold. */
 void kvb_fuzz_require(bool holds, const char *what);
 
-/* Counts records, messages, requests or look-ups that were decoded, where one input has several. */
+/* Counts records, messages, requests or look-ups that were decoded, of which one input may have several; in
+ * the file that KVB_FUZZ_DECODED names, as one number of 64 bits. */
 void kvb_fuzz_decoded(uint64_t n);
 
 /* ------------------------------------------------------------------------------- the page that changes */
