@@ -159,7 +159,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	overwrite(&input);
 	kvb_fuzz_hide(shared + there, bytes - there);
 	kvb_fuzz_change(&input, there == bytes ? how : 0);
-	if (kvb_index_open(&index, shared, there) == 0) {
+	/* As kvb_local_new() does, which knows how large the pool is that it has mapped. */
+	if (kvb_index_open(&index, shared, there) == 0 && index.pool_bytes == POOL_BYTES) {
 		index.restarts_max = RESTARTS;
 		while (n-- > 0)
 			look_up(&index, &input);
