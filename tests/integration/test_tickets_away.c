@@ -40,7 +40,12 @@
 #define AWAY_MS  3000
 /* How long a client that lost its server is given to clear up. */
 #define SETTLE_MS (500 * TEST_SLOWER)
-#define SPOIL     0xa5
+/* One percent of a core over that time. */
+#define PERCENT_NS (AWAY_MS * KVB_NS_PER_MS / 100 * TEST_SLOWER)
+/* Of several such times one must be quiet. Memory may still have to be populated or freed in the first, which a
+ * busy machine draws out; who does not sleep uses all of them. */
+#define PERIODS 4u
+#define SPOIL   0xa5
 
 /* A stopped server does not keep a client from reading, so some tests do without. */
 static uint32_t open_flags;
@@ -451,12 +456,32 @@ static unsigned poll_for(
 	}
 }
 
+/* Waits without a server, half of the time with something submitted. The time of processors that it took;
+ * adds to *wakes. */
+static uint64_t wait_away(struct kvb_client *client, unsigned *wakes)
+{
+	struct kvb_item item = {.key = "k", .key_len = 1, .data = "payload", .size = 7};
+	struct kvb_completion completion = {0};
+	uint64_t ticket, before_ns = own_cpu_ns();
+	unsigned n;
+
+	*wakes += poll_for(client, AWAY_MS / 2, &completion, &n);
+	assert_int_equal(n, 0);
+	assert_int_equal(kvb_submit_put(client, &item, 1, 0, NULL, &ticket), 0);
+	*wakes += poll_for(client, AWAY_MS / 2, &completion, &n);
+	assert_int_equal(n, 1);
+	assert_int_equal(completion.ticket, ticket);
+	assert_int_equal(completion.result, -ENOTCONN);
+	assert_int_equal(item.result, -ENOTCONN);
+	return own_cpu_ns() - before_ns;
+}
+
 static void check_away(uint32_t movers)
 {
 	struct kvb_client *client = open_client(movers, 0);
-	struct kvb_completion completion = {0};
 	struct kvb_item item = {.key = "k", .key_len = 1, .data = "payload", .size = 7};
-	uint64_t ticket, before_ns, used_ns;
+	struct kvb_completion completion = {0};
+	uint64_t ticket, used_ns = UINT64_MAX;
 	unsigned n, wakes;
 
 	assert_int_equal(kvb_submit_put(client, &item, 1, 0, NULL, &ticket), 0);
@@ -466,21 +491,12 @@ static void check_away(uint32_t movers)
 	/* Freeing what the server shared is work, done once by who maps it last. */
 	wakes = poll_for(client, SETTLE_MS, &completion, &n);
 	assert_int_equal(n, 0);
-	before_ns = own_cpu_ns();
-	wakes += poll_for(client, AWAY_MS / 2, &completion, &n);
-	assert_int_equal(n, 0);
-	assert_int_equal(kvb_submit_put(client, &item, 1, 0, NULL, &ticket), 0);
-	wakes += poll_for(client, AWAY_MS / 2, &completion, &n);
-	used_ns = own_cpu_ns() - before_ns;
+	for (unsigned i = 0; i < PERIODS && used_ns >= PERCENT_NS; i++)
+		used_ns = wait_away(client, &wakes);
 	print_message("server away, %u movers: %.3f %% of a core, %u wakes\n", movers,
 		(double)used_ns / 1e4 / AWAY_MS, wakes);
-	assert_int_equal(n, 1);
-	assert_int_equal(completion.ticket, ticket);
-	assert_int_equal(completion.result, -ENOTCONN);
-	assert_int_equal(item.result, -ENOTCONN);
-	/* Under 1 %. */
-	assert_true(used_ns < AWAY_MS * KVB_NS_PER_MS / 100 * TEST_SLOWER);
-	assert_in_range(wakes, 1, 5);
+	assert_true(used_ns < PERCENT_NS);
+	assert_in_range(wakes, 1, 5 * PERIODS);
 	assert_int_equal(process_server_start(&server, server_args), 0);
 	kvb_close(client);
 }
@@ -498,7 +514,7 @@ static void idle_server_and_clients_sleep(void **state)
 	struct kvb_client *clients[] = {open_client(2, 0), open_client(0, 0)};
 	struct kvb_item item = {.key = "k", .key_len = 1, .data = "payload", .size = 7};
 	struct kvb_completion completion;
-	uint64_t ticket, own_ns, server_ns;
+	uint64_t ticket, own_ns = PERCENT_NS, server_ns = PERCENT_NS;
 	clockid_t clock;
 	unsigned n;
 
@@ -508,20 +524,20 @@ static void idle_server_and_clients_sleep(void **state)
 		assert_int_equal(kvb_wait(clients[i], ticket, AGAIN_MS, &completion), 0);
 		assert_int_equal(completion.result, 0);
 		/* Takes what the wait has left to tell. */
-		(void)poll_for(clients[i], 500, &completion, &n);
+		(void)poll_for(clients[i], SETTLE_MS, &completion, &n);
 		assert_int_equal(n, 0);
 	}
 	assert_int_equal(clock_getcpuclockid(server.pid, &clock), 0);
-	own_ns = own_cpu_ns();
-	server_ns = cpu_ns(clock);
-	assert_int_equal(poll_for(clients[0], AWAY_MS, &completion, &n), 0);
-	own_ns = own_cpu_ns() - own_ns;
-	server_ns = cpu_ns(clock) - server_ns;
+	for (unsigned i = 0; i < PERIODS && own_ns + server_ns >= PERCENT_NS / 2; i++) {
+		uint64_t own_before_ns = own_cpu_ns(), server_before_ns = cpu_ns(clock);
+		assert_int_equal(poll_for(clients[0], AWAY_MS, &completion, &n), 0);
+		own_ns = own_cpu_ns() - own_before_ns;
+		server_ns = cpu_ns(clock) - server_before_ns;
+	}
 	print_message("idle: clients %.3f %%, server %.3f %% of a core\n",
 		(double)own_ns / 1e4 / AWAY_MS, (double)server_ns / 1e4 / AWAY_MS);
-	/* Under 0.5 %. */
-	assert_true(own_ns < AWAY_MS * KVB_NS_PER_MS / 200 * TEST_SLOWER);
-	assert_true(server_ns < AWAY_MS * KVB_NS_PER_MS / 200 * TEST_SLOWER);
+	/* Under 0.5 %, together. */
+	assert_true(own_ns + server_ns < PERCENT_NS / 2);
 	kvb_close(clients[0]);
 	kvb_close(clients[1]);
 }
