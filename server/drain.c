@@ -81,6 +81,8 @@ static void end_session(struct kvb_session *session, enum kvb_reason reason)
 void kvb_drain_peer_gone(struct kvb_session *session, enum kvb_reason reason)
 {
 	session->peer_gone = true;
+	/* Nobody reads under them any more, whatever of the session is still at work. */
+	kvb_session_drop_leases(session);
 	kvb_door_forget(&session->server->door, session);
 	end_session(session, reason);
 }

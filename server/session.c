@@ -228,7 +228,7 @@ int kvb_session_make_leases(struct kvb_session *session)
 	return r;
 }
 
-static void drop_leases(struct kvb_session *session)
+void kvb_session_drop_leases(struct kvb_session *session)
 {
 	if (session->leases.base)
 		kvb_store_remove_leases(session->server->store, kvb_session_own_id(session));
@@ -259,7 +259,7 @@ void kvb_session_revoke_descriptors(struct kvb_session *session)
 void kvb_session_discard(struct kvb_session *session)
 {
 	kvb_session_revoke_descriptors(session);
-	drop_leases(session);
+	kvb_session_drop_leases(session);
 }
 
 void kvb_session_release_slot(struct kvb_session *session)
@@ -270,7 +270,7 @@ void kvb_session_release_slot(struct kvb_session *session)
 		shutdown(session->door_fd, SHUT_RDWR);
 	close_traced(session, &session->door_fd, "door");
 	close_traced(session, &session->pidfd, "pidfd");
-	drop_leases(session);
+	kvb_session_drop_leases(session);
 	/* Generation + 1, no references. A late event of the old generation either got its
 	 * reference before this (then the loop waits for it to be given back) or is refused
 	 * after it. */

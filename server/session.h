@@ -165,6 +165,8 @@ int kvb_session_create(struct kvb_server *server, struct kvb_session **ret_sessi
 /* Control: makes the lease cells of a session whose client reads by itself, and lets the store know of
  * them. 0; -ENOMEM; other -errno. */
 int kvb_session_make_leases(struct kvb_session *session);
+/* Control: forgets the cells, when nobody can read under them any more. As often as you like. */
+void kvb_session_drop_leases(struct kvb_session *session);
 /* Control: takes back what was created and never became ACTIVE. */
 void kvb_session_discard(struct kvb_session *session);
 /* Control: closes eventfds and segment. No worker may be able to reach them. */
