@@ -31,8 +31,21 @@ enum { CELL_FREE = 0, CELL_TAKEN, CELL_LEAVING };
 /* Those that wait for their last lease to be given back. */
 static pthread_mutex_t retired_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kvb_local *retired_locals;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* ------------------------------------------------------------------------------------ life and death */
+
+/* In a forked child: whoever held the lock did not come along, and the parent's leases stay its own. */
+static void be_alone(void)
+{
+	pthread_mutex_init(&retired_lock, NULL);
+	retired_locals = NULL;
+}
+
+static void prepare(void)
+{
+	(void)pthread_atfork(NULL, NULL, be_alone);
+}
 
 int kvb_local_new(struct kvb_conn *conn, struct kvb_local **ret_local)
 {
@@ -43,6 +56,7 @@ int kvb_local_new(struct kvb_conn *conn, struct kvb_local **ret_local)
 	*ret_local = NULL;
 	if (!(attached->welcome.flags & KVB_WELCOME_READER))
 		return 0;
+	pthread_once(&once, prepare);
 	local = calloc(1, sizeof(*local));
 	if (!local)
 		return -ENOMEM;
@@ -333,8 +347,10 @@ bool kvb_local_do(struct kvb_client *client, struct kvb_local *local, const stru
 	else
 		r = kvb_local_exists(local, task->key, task->key_len, ret_length);
 	/* What is there needs no storing; what is not, does. */
-	if (task->op == KVB_OP_PUT && r == 0)
+	if (task->op == KVB_OP_PUT && r == 0) {
 		r = -EEXIST;
+		*ret_length = 0;
+	}
 	*ret_result = r;
 	/* With all cells in use the ring still has room. */
 	return r != -ENOBUFS && !(task->op == KVB_OP_PUT && r == -ENOENT);

@@ -6,6 +6,7 @@
  * record what they met, and the main thread asserts.
  */
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -424,6 +425,89 @@ static void leases_of_a_killed_reader_are_gone(void **state)
 	assert_int_equal(process_server_stop(&server), 0);
 }
 
+/* -------------------------------------------------------------------------------------- a child is forked */
+
+static __thread bool stays_in_unlock;
+static uint32_t in_unlock, go_on; /* atomic */
+
+int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
+
+/* Keeps a thread that wishes so in its next call, once. */
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
+{
+	if (stays_in_unlock) {
+		stays_in_unlock = false;
+		kvb_store_release(&in_unlock, 1u);
+		while (!kvb_load_acquire(&go_on))
+			(void)poll(NULL, 0, 5);
+	}
+	return __real_pthread_mutex_unlock(mutex);
+}
+
+static void *release_slowly(void *arg)
+{
+	stays_in_unlock = true;
+	kvb_release(arg);
+	return NULL;
+}
+
+/* Reads, and closes, in a process that has no other thread. */
+static int read_as_child(void *arg)
+{
+	struct kvb_client *own = open_client();
+	struct kvb_lease view;
+	char key[16];
+	int r;
+
+	(void)arg;
+	if (!own)
+		return 1;
+	r = kvb_acquire(own, key, key_of(0, key), &view);
+	if (r < 0)
+		return 2;
+	if (!view_is_right(&view, 0))
+		return 3;
+	kvb_release(&view);
+	kvb_close(own);
+	return 0;
+}
+
+static bool is_set(const void *arg)
+{
+	return kvb_load_acquire((const uint32_t *)arg) == 1;
+}
+
+/* A thread gives back the last view under a dead server, and the child is forked in the midst of it. */
+static void a_child_waits_for_no_reader_of_its_parent(void **state)
+{
+	static const char *const args[] = {"--pool", "64MiB", NULL};
+	struct kvb_lease view;
+	pthread_t thread;
+	char key[16];
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(process_server_start(&server, args), 0);
+	client = open_client();
+	assert_non_null(client);
+	put_all();
+	assert_int_equal(kvb_acquire(client, key, key_of(0, key), &view), 0);
+	kill(server.pid, SIGKILL);
+	assert_int_equal(process_wait(server.pid, 60000), 128 + SIGKILL);
+	assert_int_equal(process_server_start(&server, args), 0);
+	assert_true(embedded_wait(works_again, NULL));
+	put_all();
+	assert_int_equal(pthread_create(&thread, NULL, release_slowly, &view), 0);
+	assert_true(embedded_wait(is_set, &in_unlock));
+	child = process_fork(read_as_child, NULL);
+	assert_int_equal(process_wait(child, 20000), 0);
+	kvb_store_release(&go_on, 1u);
+	pthread_join(thread, NULL);
+	kvb_close(client);
+	assert_int_equal(process_server_stop(&server), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -433,6 +517,8 @@ int main(void)
 			readers_of_a_killed_server_are_told, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			leases_of_a_killed_reader_are_gone, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_child_waits_for_no_reader_of_its_parent, setup, teardown),
 	};
 
 	return cmocka_run_group_tests_name("read_kill", tests, NULL, NULL) ? 1 : 0;

@@ -280,6 +280,53 @@ static void one_bad_item_spoils_no_other(void **state)
 	stop_server();
 }
 
+static int submit_absent(struct kvb_client *client, struct kvb_item *items, size_t n, void *user,
+	uint64_t *ret_ticket)
+{
+	return kvb_submit_put(client, items, n, KVB_PUT_IF_ABSENT, user, ret_ticket);
+}
+
+/* Every second object is there already, and stays as it is. */
+static void check_absent(uint32_t movers)
+{
+	static const size_t sizes[] = {
+		0, 0, 100, 100, 70000, 70000, 3 * KVB_MIB + 1, 3 * KVB_MIB + 1};
+	struct kvb_client *client = open_client(movers);
+	struct batch batch;
+
+	batch_make(&batch, "absent", sizes, KVB_ARRAY_SIZE(sizes));
+	batch_fill(&batch, 1);
+	for (size_t i = 0; i < batch.n; i += 2)
+		assert_int_equal(kvb_put(client, batch.items[i].key, batch.items[i].key_len,
+					 batch.items[i].data, batch.items[i].size),
+			0);
+	batch_fill(&batch, 100);
+	assert_completion(run(client, submit_absent, &batch), -EEXIST, batch.n / 2);
+	for (size_t i = 0; i < batch.n; i++) {
+		assert_int_equal(batch.items[i].result, i % 2 ? 0 : -EEXIST);
+		assert_int_equal(batch.items[i].length, 0);
+	}
+	assert_completion(run(client, submit_absent, &batch), -EEXIST, batch.n);
+	assert_results(&batch, -EEXIST, false);
+	assert_completion(run(client, kvb_submit_get, &batch), 0, 0);
+	assert_results(&batch, 0, true);
+	for (size_t i = 0; i < batch.n; i++)
+		assert_true(kvb_pattern_check(
+			batch.items[i].buffer, batch.items[i].size, (i % 2 ? 100 : 1) + i));
+	assert_completion(run(client, kvb_submit_delete, &batch), 0, 0);
+	batch_free(&batch);
+	kvb_close(client);
+}
+
+static void what_is_there_is_left_alone(void **state)
+{
+	(void)state;
+	start_server(64 * KVB_MIB);
+	check_absent(0);
+	check_absent(2);
+	stop_server();
+}
+
 static void check_many(uint32_t movers)
 {
 	struct kvb_client *client = open_client(movers);
@@ -1290,6 +1337,8 @@ int main(void)
 		TEST(a_batch_holds_items_of_every_size, locally),
 		TEST(one_bad_item_spoils_no_other, by_ring),
 		TEST(one_bad_item_spoils_no_other, locally),
+		TEST(what_is_there_is_left_alone, by_ring),
+		TEST(what_is_there_is_left_alone, locally),
 		TEST(thousands_of_items_in_one_batch, by_ring),
 		TEST(thousands_of_items_in_one_batch, locally),
 		TEST(a_poller_misses_none_beside_blocking_calls, by_ring),
