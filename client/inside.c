@@ -12,6 +12,7 @@
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,6 +27,8 @@ static uint8_t numbers[KVB_INSIDE_WORDS]; /* taken */
 
 /* One more than the number; 0: none was asked for yet. */
 static __thread uint32_t own_number __attribute__((tls_model("initial-exec")));
+/* Where this thread is counted while it is inside without a word of its own. */
+static __thread uint32_t shared_word __attribute__((tls_model("initial-exec")));
 
 static void give_back(void *number)
 {
@@ -40,8 +43,18 @@ static long membarrier(int command)
 	return syscall(SYS_membarrier, command, 0, 0);
 }
 
+/* The others did not come along, whatever they held and had. */
+static void be_alone(void)
+{
+	pthread_mutex_init(&numbers_lock, NULL);
+	memset(numbers, 0, sizeof(numbers));
+	if (own_number > 0 && own_number <= KVB_INSIDE_WORDS)
+		numbers[own_number - 1] = 1;
+}
+
 static void prepare(void)
 {
+	(void)pthread_atfork(NULL, NULL, be_alone);
 	(void)pthread_key_create(&thread_end, give_back);
 	have_membarrier = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
 }
@@ -89,15 +102,20 @@ void kvb_inside_fence(void)
 		kvb_fence_full();
 }
 
+static void enter_shared(struct kvb_inside *inside)
+{
+	shared_word = KVB_INSIDE_WORDS + (kvb_load_relaxed(&inside->turn) & 1);
+	(void)kvb_fetch_add(&inside->words[shared_word].inside, 1u);
+}
+
 void kvb_inside_enter(struct kvb_inside *inside)
 {
 	uint32_t number = kvb_inside_thread();
-	uint32_t *word = &inside->words[number].inside;
 
 	if (__builtin_expect(number < KVB_INSIDE_WORDS, 1))
-		kvb_store_relaxed(word, 1u);
+		kvb_store_relaxed(&inside->words[number].inside, 1u);
 	else
-		(void)kvb_fetch_add(word, 1u);
+		enter_shared(inside);
 	/* Pairs with kvb_inside_barrier() in kvb_inside_wait(). */
 	kvb_inside_fence();
 }
@@ -105,13 +123,12 @@ void kvb_inside_enter(struct kvb_inside *inside)
 void kvb_inside_leave(struct kvb_inside *inside)
 {
 	uint32_t number = kvb_inside_thread();
-	uint32_t *word = &inside->words[number].inside;
 
-	/* Pairs with the acquire load in kvb_inside_wait(): all this thread did is done. */
+	/* Pairs with the acquire loads in wait_for_word(): all this thread did is done. */
 	if (__builtin_expect(number < KVB_INSIDE_WORDS, 1))
-		kvb_store_release(word, 0u);
+		kvb_store_release(&inside->words[number].inside, 0u);
 	else
-		(void)kvb_fetch_sub(word, 1u);
+		(void)kvb_fetch_sub(&inside->words[shared_word].inside, 1u);
 }
 
 void kvb_inside_barrier(void)
@@ -121,13 +138,26 @@ void kvb_inside_barrier(void)
 	kvb_fence_full();
 }
 
-void kvb_inside_wait(struct kvb_inside *inside)
+static void wait_for_word(struct kvb_inside *inside, uint32_t number)
 {
 	const struct timespec moment = {.tv_nsec = 20000};
 
+	/* Pairs with the release store in kvb_inside_leave(). */
+	while (kvb_load_acquire(&inside->words[number].inside))
+		(void)nanosleep(&moment, NULL);
+}
+
+void kvb_inside_wait(struct kvb_inside *inside)
+{
+	uint32_t turn;
+
 	kvb_inside_barrier();
-	for (uint32_t i = 0; i <= KVB_INSIDE_WORDS; i++)
-		/* Pairs with the release store in kvb_inside_leave(). */
-		while (kvb_load_acquire(&inside->words[i].inside))
-			(void)nanosleep(&moment, NULL);
+	for (uint32_t i = 0; i < KVB_INSIDE_WORDS; i++)
+		wait_for_word(inside, i);
+	/* Who read the turn before it changes, and counts himself only afterwards, has not yet loaded
+	 * what was taken out of sight. */
+	turn = kvb_load_relaxed(&inside->turn);
+	wait_for_word(inside, KVB_INSIDE_WORDS + (~turn & 1));
+	(void)kvb_fetch_add(&inside->turn, 1u);
+	wait_for_word(inside, KVB_INSIDE_WORDS + (turn & 1));
 }

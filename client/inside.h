@@ -8,14 +8,16 @@
 
 #include <stdint.h>
 
-/* Threads with a word of their own; those beyond share one. */
+/* Threads with a word of their own; those beyond share two, by turns, so that each of the two comes to rest
+ * however many follow. */
 #define KVB_INSIDE_WORDS 512u
 
 struct kvb_inside {
 	struct {
-		uint32_t inside;  /* atomic, of one thread; the last one counts threads */
+		uint32_t inside;  /* atomic, of one thread; the last two count threads */
 		uint8_t pad[124]; /* a line pair each */
-	} words[KVB_INSIDE_WORDS + 1];
+	} words[KVB_INSIDE_WORDS + 2];
+	uint32_t turn; /* atomic: its lowest bit says which of the two counts those who come */
 };
 
 /* Makes the calling process ready for kvb_inside_barrier(). Any thread, as often as you like. */
