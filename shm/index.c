@@ -17,10 +17,10 @@
 #include "shm/atomic.h"
 #include "shm/util.h"
 
-/* Far more than any chain, or any run of replacements that a reader can meet: beyond it the index is
- * not what it should be. */
+/* Far more than any chain, or any run of replacements that one lookup can meet: beyond it the index is
+ * not what it should be. Few enough for a reader of a server that lies to be back in a moment. */
 #define BLOCKS_MAX   64u
-#define RESTARTS_MAX 10000000u
+#define RESTARTS_MAX 10000u
 
 /* A slot is not the same any more: what was read of it means nothing. */
 #define STALE 1
@@ -165,6 +165,10 @@ static int search(const struct kvb_index *index, uint64_t hash, const void *key,
 			r = look_at(index, entry, key, key_len, ret_found);
 			if (r != -ENOENT)
 				return r;
+			/* The slot may have come round to the entry's 16 bits of generation while
+			 * this thread was not running: then the entry has changed. */
+			if (kvb_load_relaxed(&block->entries[i]) != entry)
+				return STALE;
 		}
 		next = kvb_load_acquire(&block->next);
 		if (next == 0)
@@ -176,18 +180,26 @@ static int search(const struct kvb_index *index, uint64_t hash, const void *key,
 	return -EPROTO;
 }
 
-int kvb_index_find(const struct kvb_index *index, uint64_t hash, const void *key, size_t key_len,
-	struct kvb_found *ret_found)
+/* A stale entry is one that the server has cleared or replaced since: the bucket has the answer by now,
+ * which may be another object of the same key. Counts down the restarts that are left. */
+static int find(const struct kvb_index *index, uint64_t hash, const void *key, size_t key_len,
+	uint32_t *restarts, struct kvb_found *ret_found)
 {
-	/* A stale entry is one that the server has cleared or replaced since: the bucket has the
-	 * answer by now, which may be another object of the same key. */
-	for (unsigned i = 0; i < index->restarts_max; i++) {
+	for (; *restarts > 0; (*restarts)--) {
 		int r = search(index, hash, key, key_len, ret_found);
 		if (r != STALE)
 			return r;
 		kvb_cpu_relax();
 	}
 	return -EPROTO;
+}
+
+int kvb_index_find(const struct kvb_index *index, uint64_t hash, const void *key, size_t key_len,
+	struct kvb_found *ret_found)
+{
+	uint32_t restarts = index->restarts_max;
+
+	return find(index, hash, key, key_len, &restarts, ret_found);
 }
 
 static bool is_sound(const struct kvb_index *index, const struct kvb_found *found)
@@ -198,8 +210,8 @@ static bool is_sound(const struct kvb_index *index, const struct kvb_found *foun
 int kvb_index_lease(const struct kvb_index *index, uint64_t *cell, uint64_t hash, const void *key,
 	size_t key_len, struct kvb_found *ret_found)
 {
-	for (unsigned i = 0; i < index->restarts_max; i++) {
-		int r = kvb_index_find(index, hash, key, key_len, ret_found);
+	for (uint32_t restarts = index->restarts_max; restarts > 0; restarts--) {
+		int r = find(index, hash, key, key_len, &restarts, ret_found);
 		if (r < 0)
 			return r;
 		kvb_store_relaxed(cell, kvb_lease_word(ret_found->slot, ret_found->state));

@@ -459,6 +459,57 @@ static void a_bucket_full_of_leases_takes_no_more(void **state)
 	close_room(&room);
 }
 
+/* What readers say of their use counts before anything is evicted for want of a place. */
+static void a_full_bucket_hears_its_readers(void **state)
+{
+	uint64_t keys[KVB_CHAIN_ENTRIES + 1];
+	struct kvb_found found;
+	struct room room;
+
+	(void)state;
+	open_room(&room, 8, 4096);
+	find_keys(&room, BUCKET, keys, KVB_ARRAY_SIZE(keys));
+	for (unsigned i = 0; i < KVB_CHAIN_ENTRIES; i++)
+		assert_int_equal(put(&room, keys[i]), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(find(&room, keys[i], &found), 0);
+		room.leases.touches[i] = kvb_lease_word(found.slot, found.state);
+	}
+	room.leases.header->touch_tail = 2;
+	assert_int_equal(put(&room, keys[KVB_CHAIN_ENTRIES]), 0);
+	for (unsigned i = 0; i < KVB_ARRAY_SIZE(keys); i++)
+		assert_int_equal(is_there(&room, keys[i]), i != 2);
+	close_room(&room);
+}
+
+/* A server that lies: an entry whose object is never there. The reader comes to an end, by one measure for
+ * look-up and lease together, and leaves no lease. */
+static void what_is_stale_for_ever_makes_no_sense(void **state)
+{
+	struct kvb_index_slot *slots;
+	struct kvb_found found;
+	uint64_t key = 1, hash, cell = 0;
+	struct room room;
+
+	(void)state;
+	open_room(&room, 8, 8);
+	assert_int_equal(put(&room, key), 0);
+	hash = kvb_index_hash(&room.index, &key, sizeof(key));
+	assert_int_equal(kvb_index_find(&room.index, hash, &key, sizeof(key), &found), 0);
+	slots = (struct kvb_index_slot *)((char *)kvb_store_index(room.store)->base +
+		((const char *)room.index.slots - (const char *)room.index.blocks) +
+		((const struct kvb_index_header *)kvb_store_index(room.store)->base)
+			->blocks_offset);
+	slots[found.slot].state ^= KVB_INDEX_LIVE ^ KVB_INDEX_DYING;
+	assert_int_equal(kvb_index_find(&room.index, hash, &key, sizeof(key), &found), -EPROTO);
+	assert_int_equal(
+		kvb_index_lease(&room.index, &cell, hash, &key, sizeof(key), &found), -EPROTO);
+	assert_int_equal(cell, 0);
+	slots[found.slot].state ^= KVB_INDEX_LIVE ^ KVB_INDEX_DYING;
+	assert_int_equal(kvb_index_lease(&room.index, &cell, hash, &key, sizeof(key), &found), 0);
+	close_room(&room);
+}
+
 /* Without any reserve left a bucket has the two blocks that are its own. */
 static void the_reserve_runs_out(void **state)
 {
@@ -749,6 +800,8 @@ int main(void)
 		cmocka_unit_test(a_full_bucket_evicts_its_own_oldest),
 		cmocka_unit_test(a_full_bucket_spares_what_is_used),
 		cmocka_unit_test(a_bucket_full_of_leases_takes_no_more),
+		cmocka_unit_test(a_full_bucket_hears_its_readers),
+		cmocka_unit_test(what_is_stale_for_ever_makes_no_sense),
 		cmocka_unit_test(the_reserve_runs_out),
 		cmocka_unit_test(churn_never_fills_the_index),
 		cmocka_unit_test(generations_wrap),
