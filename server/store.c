@@ -849,10 +849,14 @@ static int publish(struct kvb_store *store, struct kvb_object *object, bool repl
 	kvb_index_fill(&store->index, id, key_of(object), object->key_len, offset, object->length);
 	if (replaces)
 		return 0;
+	if (kvb_index_insert(&store->index, id, object->hash) == 0)
+		return 0;
+	hear_readers(store);
 	store->walk++;
-	while (kvb_index_insert(&store->index, id, object->hash) < 0)
+	do {
 		if (!evict_from_chain(store, object->hash))
 			return -ENOSPC;
+	} while (kvb_index_insert(&store->index, id, object->hash) < 0);
 	return 0;
 }
 
