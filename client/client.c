@@ -23,6 +23,7 @@
 
 #include "client/attach.h"
 #include "client/connection.h"
+#include "client/hook.h"
 #include "client/lane.h"
 #include "client/local.h"
 #include "client/process.h"
@@ -216,29 +217,35 @@ static void pause_or_wake(int wake_fd, uint32_t ms)
 		(void)eventfd_read(wake_fd, &wakes);
 }
 
-int kvb_client_attach_conn(struct kvb_client *client, bool reader, int wake_fd,
-	uint64_t deadline_ns, struct kvb_conn **ret_conn)
+int kvb_client_attach(struct kvb_client *client, bool reader, int wake_fd, uint64_t deadline_ns,
+	kvb_install_fn *install, void *user)
 {
 	struct kvb_attached attached;
+	struct kvb_conn *conn;
 	int r = kvb_attach(client, reader, wake_fd, deadline_ns, &attached);
 
 	if (r < 0)
 		return r;
-	r = kvb_conn_new(client, &attached, wake_fd, ret_conn);
-	if (r < 0)
+	r = kvb_conn_new(client, &attached, wake_fd, &conn);
+	if (r < 0) {
 		kvb_attached_free(&attached);
+		return r;
+	}
+	r = install(user, conn);
+	if (r < 0)
+		kvb_conn_unref(conn);
 	return r;
 }
 
 bool kvb_client_attach_again(
-	struct kvb_client *client, bool reader, int wake_fd, struct kvb_conn **ret_conn)
+	struct kvb_client *client, bool reader, int wake_fd, kvb_install_fn *install, void *user)
 {
 	uint32_t backoff_ms = BACKOFF_MIN_MS;
 	int told = 0;
 
 	while (!is_closing(client)) {
 		uint64_t deadline_ns = kvb_now_ns() + ATTACH_AGAIN_MS * KVB_NS_PER_MS;
-		int r = kvb_client_attach_conn(client, reader, wake_fd, deadline_ns, ret_conn);
+		int r = kvb_client_attach(client, reader, wake_fd, deadline_ns, install, user);
 		if (r == 0)
 			return true;
 		if (r != told && r != -ECANCELED)
@@ -255,8 +262,9 @@ bool kvb_client_attach_again(
 }
 
 /* Takes the connection, on success only. 0; -ENOMEM; -EPROTO. */
-static int install(struct kvb_client *client, struct kvb_conn *conn)
+static int install(void *user, struct kvb_conn *conn)
 {
+	struct kvb_client *client = user;
 	struct kvb_local *local;
 	int r = kvb_local_new(conn, &local);
 
@@ -268,6 +276,7 @@ static int install(struct kvb_client *client, struct kvb_conn *conn)
 	client->conn = conn;
 	client->attaches++;
 	pthread_mutex_unlock(&client->lock);
+	kvb_tickets_come_back(&client->tickets);
 	return 0;
 }
 
@@ -298,7 +307,7 @@ static void detach(struct kvb_client *client)
 	retire_local(client);
 	kvb_dealer_end(conn, -ECONNRESET);
 	kvb_conn_unref(conn);
-	kvb_tickets_fail_queued(&client->tickets, -ECONNRESET);
+	kvb_tickets_go_away(&client->tickets);
 	/* Its last wake is not meant for the next attachment; `closing` is looked at again after
 	 * this. */
 	(void)eventfd_read(client->wake_fd, &wakes);
@@ -307,23 +316,16 @@ static void detach(struct kvb_client *client)
 static void *door_main(void *arg)
 {
 	struct kvb_client *client = arg;
-	struct kvb_conn *conn;
-	int r;
 
 	for (;;) {
 		/* Only this thread changes it, so it needs no reference of its own. */
-		if (client->conn)
-			watch_door(client, client->conn);
+		watch_door(client, client->conn);
 		detach(client);
-		if (!kvb_client_attach_again(client, reads_locally(client), client->wake_fd, &conn))
+		if (!kvb_client_attach_again(
+			    client, reads_locally(client), client->wake_fd, install, client))
 			return NULL;
-		r = install(client, conn);
-		if (r < 0) {
-			kvb_client_log(client, KVB_LOG_WARN, "cannot attach: %s", kvb_strerror(r));
-			kvb_conn_unref(conn);
-			continue;
-		}
 		kvb_client_log(client, KVB_LOG_INFO, "attached again");
+		kvb_client_hook(KVB_CLIENT_HOOK_NUDGE);
 		kvb_lanes_nudge(client);
 	}
 }
@@ -432,17 +434,11 @@ static void begin_closing(struct kvb_client *client)
 
 static int client_start(struct kvb_client *client)
 {
-	struct kvb_conn *conn;
-	int r = kvb_client_attach_conn(client, reads_locally(client), client->wake_fd,
-		kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS, &conn);
+	int r = kvb_client_attach(client, reads_locally(client), client->wake_fd,
+		kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS, install, client);
 
 	if (r < 0)
 		return r;
-	r = install(client, conn);
-	if (r < 0) {
-		kvb_conn_unref(conn);
-		return r;
-	}
 	r = kvb_lanes_open(client);
 	if (r == 0)
 		r = kvb_thread_start(&client->thread, "kvb-door", door_main, client);
@@ -490,9 +486,10 @@ static void close_in_parent(struct kvb_client *client)
 	while (client->inside > 0)
 		pthread_cond_wait(&client->left, &client->lock);
 	pthread_mutex_unlock(&client->lock);
-	kvb_lanes_free(client);
+	/* Before the lanes: it wakes them when it is attached again. */
 	(void)eventfd_write(client->wake_fd, 1);
 	pthread_join(client->thread, NULL);
+	kvb_lanes_free(client);
 	client_destroy(client);
 }
 

@@ -70,14 +70,18 @@ void kvb_client_leave_any(struct kvb_client *client);
 /* Whether a call could be made now. 0; -ENOTCONN. Between enter and leave. */
 int kvb_client_check(struct kvb_client *client);
 
-/* Knocks once. `reader`: to read without asking. `wake_fd` ends the wait early when it becomes readable, and wakes whoever watches the
- * connection's door. 0; -ECANCELED; as kvb_open(). */
-int kvb_client_attach_conn(struct kvb_client *client, bool reader, int wake_fd,
-	uint64_t deadline_ns, struct kvb_conn **ret_conn);
-/* Knocks with growing pauses until it is let in. False: the client is being closed. `wake_fd` ends a
+/* Takes a new connection into use, and owns it, on success only. 0; -errno. */
+typedef int kvb_install_fn(void *user, struct kvb_conn *conn);
+
+/* Knocks once, and installs what it gets. `reader`: to read without asking. `wake_fd` ends the wait early
+ * when it becomes readable, and wakes whoever watches the connection's door. 0; -ECANCELED; as kvb_open();
+ * the error of `install`. */
+int kvb_client_attach(struct kvb_client *client, bool reader, int wake_fd, uint64_t deadline_ns,
+	kvb_install_fn *install, void *user);
+/* The same with growing pauses, until it works. False: the client is being closed. `wake_fd` ends a
  * pause. */
 bool kvb_client_attach_again(
-	struct kvb_client *client, bool reader, int wake_fd, struct kvb_conn **ret_conn);
+	struct kvb_client *client, bool reader, int wake_fd, kvb_install_fn *install, void *user);
 bool kvb_client_is_forked_child(const struct kvb_client *client);
 
 void kvb_client_log(const struct kvb_client *client, enum kvb_log_level level, const char *format,

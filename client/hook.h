@@ -13,6 +13,8 @@ enum kvb_client_hook_point {
 	KVB_CLIENT_HOOK_MOVE,  /* a lane is about to look for items */
 	KVB_CLIENT_HOOK_ASK,   /* what could not be read locally is about to go through the ring */
 	KVB_CLIENT_HOOK_LEAVE, /* a driver has left the bell armed and is still the driver */
+	KVB_CLIENT_HOOK_SUBMIT, /* a server was there when it was asked for, and items are about to be queued */
+	KVB_CLIENT_HOOK_NUDGE, /* the client is attached again and about to wake its lanes */
 };
 
 typedef void kvb_client_hook_fn(enum kvb_client_hook_point point);

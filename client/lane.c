@@ -46,12 +46,17 @@ kvb_client_hook_fn *kvb_client_hook_installed;
 
 /* ------------------------------------------------------------------------------------------- driving */
 
-/* The longest payload that may be begun now; 0 none. */
+/* The longest payload that may be begun now; 0 none. One that is alone may be as long as it likes: what is
+ * too long for the server is its caller's error. */
 static uint64_t payload_room(const struct kvb_lane *lane)
 {
-	if (lane->payloads < PAYLOADS_MIN)
+	uint64_t most = lane->open_max;
+
+	if (lane->payloads == 0)
 		return UINT64_MAX;
-	return lane->payload_bytes < KVB_WINDOW_BYTES ? KVB_WINDOW_BYTES - lane->payload_bytes : 0;
+	if (lane->payloads >= PAYLOADS_MIN)
+		most = kvb_min_u64(most, KVB_WINDOW_BYTES);
+	return lane->payload_bytes < most ? most - lane->payload_bytes : 0;
 }
 
 static void make_task(const struct kvb_ticket *ticket, size_t index, struct kvb_task *ret_task)
@@ -474,8 +479,9 @@ static void watch(struct kvb_lane *lane, struct kvb_conn *conn)
 }
 
 /* Takes the connection, on success only. 0; -ENOMEM, -ENOSPC. */
-static int install(struct kvb_lane *lane, struct kvb_conn *conn)
+static int install(void *user, struct kvb_conn *conn)
 {
+	struct kvb_lane *lane = user;
 	struct kvb_tickets *tickets = &lane->client->tickets;
 	struct epoll_event event = {.events = EPOLLIN | EPOLLET};
 
@@ -484,6 +490,7 @@ static int install(struct kvb_lane *lane, struct kvb_conn *conn)
 		return -errno;
 	pthread_mutex_lock(&tickets->lock);
 	lane->conn = conn;
+	lane->open_max = conn->attached.welcome.open_max;
 	pthread_cond_broadcast(&tickets->finished);
 	pthread_mutex_unlock(&tickets->lock);
 	if (!lane->moves)
@@ -546,25 +553,16 @@ static void detach(struct kvb_lane *lane)
 static void *lane_main(void *arg)
 {
 	struct kvb_lane *lane = arg;
-	struct kvb_conn *conn;
-	int r;
 
-	for (;;) {
+	do {
 		/* Only this thread changes it. */
 		if (lane->conn && lane->moves)
 			move(lane, lane->conn);
 		else if (lane->conn)
 			watch(lane, lane->conn);
 		detach(lane);
-		if (!kvb_client_attach_again(lane->client, false, lane->wake_fd, &conn))
-			return NULL;
-		r = install(lane, conn);
-		if (r < 0) {
-			kvb_client_log(lane->client, KVB_LOG_WARN,
-				"cannot watch the bell of a lane: %s", kvb_strerror(r));
-			kvb_conn_unref(conn);
-		}
-	}
+	} while (kvb_client_attach_again(lane->client, false, lane->wake_fd, install, lane));
+	return NULL;
 }
 
 /* -------------------------------------------------------------------------------------- open and close */
@@ -601,21 +599,13 @@ static int start_thread(struct kvb_lane *lane)
 
 static int open_lane(struct kvb_lane *lane, struct kvb_client *client)
 {
-	struct kvb_conn *conn;
 	int r = lane_init(lane, client);
 
 	if (r < 0 || !lane->moves)
 		return r;
-	r = kvb_client_attach_conn(client, false, lane->wake_fd,
-		kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS, &conn);
-	if (r < 0)
-		return r;
-	r = install(lane, conn);
-	if (r < 0) {
-		kvb_conn_unref(conn);
-		return r;
-	}
-	return start_thread(lane);
+	r = kvb_client_attach(client, false, lane->wake_fd,
+		kvb_now_ns() + client->timeout_ms * KVB_NS_PER_MS, install, lane);
+	return r < 0 ? r : start_thread(lane);
 }
 
 int kvb_lanes_open(struct kvb_client *client)

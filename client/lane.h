@@ -43,6 +43,7 @@ struct kvb_lane {
 	bool driven;           /* a thread is at what follows further down */
 	bool came;             /* another thread came to drive meanwhile */
 	bool resting;          /* the driver looks at the queues only when poked */
+	uint64_t open_max;     /* of its session: bytes in puts that are not complete */
 	uint64_t room;         /* the longest payload that a resting one could begin */
 	bool idle;             /* its thread looks at deadlines only when woken */
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "client/client.h"
+#include "client/hook.h"
 #include "client/lane.h"
 #include "client/local.h"
 #include "kvbell/protocol.h"
@@ -256,10 +257,18 @@ void kvb_tickets_expire(struct kvb_tickets *tickets, uint64_t now_ns)
 	pthread_mutex_unlock(&tickets->lock);
 }
 
-void kvb_tickets_fail_queued(struct kvb_tickets *tickets, int error)
+void kvb_tickets_go_away(struct kvb_tickets *tickets)
 {
 	pthread_mutex_lock(&tickets->lock);
-	fail_queues_locked(tickets, error, UINT64_MAX);
+	tickets->away = true;
+	fail_queues_locked(tickets, -ECONNRESET, UINT64_MAX);
+	pthread_mutex_unlock(&tickets->lock);
+}
+
+void kvb_tickets_come_back(struct kvb_tickets *tickets)
+{
+	pthread_mutex_lock(&tickets->lock);
+	tickets->away = false;
 	pthread_mutex_unlock(&tickets->lock);
 }
 
@@ -358,7 +367,11 @@ static int submit_ticket(struct kvb_client *client, struct kvb_ticket *ticket, u
 	unsigned n_pokes = 0;
 	int r = 0;
 
+	kvb_client_hook(KVB_CLIENT_HOOK_SUBMIT);
 	pthread_mutex_lock(&tickets->lock);
+	/* The server may have gone since, and nobody would look at the queues. */
+	if (error == 0 && tickets->away)
+		error = -ENOTCONN;
 	if (error == 0 && ticket->left > 0)
 		r = kvb_lanes_prepare_locked(client);
 	if (r == 0) {

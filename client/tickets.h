@@ -63,6 +63,7 @@ struct kvb_tickets {
 	bool ready;              /* ready_fd is readable */
 	unsigned reaping;        /* threads that will look at the finished ones before they leave */
 	bool closing;
+	bool away; /* the client is not attached, and nothing is to be queued */
 	uint64_t last_id;
 	struct kvb_ticket_list open; /* not finished; oldest first */
 	struct kvb_ticket_list done; /* finished, for kvb_reap() */
@@ -97,8 +98,9 @@ struct kvb_ticket *kvb_tickets_add_call(struct kvb_tickets *tickets, void *user,
 void kvb_tickets_finish_call(struct kvb_tickets *tickets, struct kvb_ticket *ticket, int result);
 /* Finishes what nobody has taken and is past its deadline. */
 void kvb_tickets_expire(struct kvb_tickets *tickets, uint64_t now_ns);
-/* Finishes all that nobody has taken. */
-void kvb_tickets_fail_queued(struct kvb_tickets *tickets, int error);
+/* The client is not attached any more: finishes all that nobody has taken, and lets nothing be queued. */
+void kvb_tickets_go_away(struct kvb_tickets *tickets);
+void kvb_tickets_come_back(struct kvb_tickets *tickets);
 /* Earliest deadline of batches that are not finished; UINT64_MAX: there are none. */
 uint64_t kvb_tickets_deadline(struct kvb_tickets *tickets);
 /* The same of those that have items which nobody has taken. */

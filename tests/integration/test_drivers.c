@@ -29,14 +29,15 @@
 #include "shm/threads.h"
 #include "shm/util.h"
 #include "tests/embedded.h"
+#include "tests/process.h"
 #include "tests/raw.h"
 
 #define MANY          3000u
 #define LONG_MS       60000u
-#define HEAR_MS       5000 /* a poller that has not heard by then never will */
+#define HEAR_MS       (int)(5000 * TEST_SLOWER) /* a poller that has not heard by then never will */
 #define BRIEF_MS      50u
 #define LEAVE_MS      200u
-#define ROOM_MS       1500u
+#define ROOM_MS       (1500 * TEST_SLOWER)
 #define SILENCE_MS    100
 #define POLLS_MAX     50u
 #define TURNS_MAX     100000u /* usual are hundreds */
@@ -803,6 +804,105 @@ static void what_failed_half_way_has_no_length(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
+/* ---------------------------------------------------------------------------- while the server goes or comes */
+
+struct submitter {
+	pthread_t thread;
+	struct kvb_item item;
+	uint64_t ticket;
+	int result;
+};
+
+static void *submit_one(void *arg)
+{
+	struct submitter *submitter = arg;
+
+	submitter->result =
+		kvb_submit_put(client, &submitter->item, 1, 0, NULL, &submitter->ticket);
+	return NULL;
+}
+
+static bool is_away(const void *unused)
+{
+	bool away;
+
+	(void)unused;
+	pthread_mutex_lock(&client->tickets.lock);
+	away = client->tickets.away;
+	pthread_mutex_unlock(&client->tickets.lock);
+	return away;
+}
+
+/* The server was there when the caller asked, and is not when the item could be queued. */
+static void check_submit_while_server_goes(uint32_t movers)
+{
+	static struct submitter submitter;
+	struct kvb_completion completion = {0};
+
+	open_client(movers, 10 * LONG_MS);
+	warm_up();
+	submitter = (struct submitter){.item = item_of("k", memory, 7), .result = 77};
+	hold_clients_at(KVB_CLIENT_HOOK_SUBMIT);
+	assert_int_equal(
+		kvb_thread_start(&submitter.thread, "submitter", submit_one, &submitter), 0);
+	assert_true(embedded_wait(is_stopped, NULL));
+	assert_int_equal(embedded_stop(&embedded), 0);
+	assert_true(embedded_wait(is_away, NULL));
+	let_clients_go();
+	pthread_join(submitter.thread, NULL);
+	assert_int_equal(submitter.result, 0);
+	assert_int_equal(kvb_wait(client, submitter.ticket, HEAR_MS, &completion), 0);
+	assert_int_equal(completion.result, -ENOTCONN);
+	assert_int_equal(submitter.item.result, -ENOTCONN);
+	close_client();
+	start_server(16);
+}
+
+static void what_is_submitted_while_the_server_goes_is_told_of_at_once(void **state)
+{
+	(void)state;
+	check_submit_while_server_goes(0);
+	check_submit_while_server_goes(2);
+}
+
+static bool threads_are(const void *count)
+{
+	return process_count_entries("/proc/self/task") == *(const unsigned *)count;
+}
+
+static void *close_it(void *unused)
+{
+	(void)unused;
+	kvb_close(client);
+	return NULL;
+}
+
+/* The internal thread is attached again and about to wake the lanes, whose threads have ended. ThreadSanitizer
+ * sees it beside the one who frees them. */
+static void a_client_is_closed_while_it_comes_back(void **state)
+{
+	pthread_t closer;
+	unsigned threads;
+
+	(void)state;
+	open_client(2, LONG_MS);
+	warm_up();
+	hold_clients_at(KVB_CLIENT_HOOK_NUDGE);
+	pthread_mutex_lock(&client->lock);
+	kvb_conn_fail(client->conn, -ECONNRESET);
+	pthread_mutex_unlock(&client->lock);
+	assert_true(embedded_wait(is_stopped, NULL));
+	/* The two movers go, the closer comes. */
+	threads = process_count_entries("/proc/self/task") - 1;
+	assert_int_equal(kvb_thread_start(&closer, "closer", close_it, NULL), 0);
+	assert_true(embedded_wait(threads_are, &threads));
+	/* What would be freed too early is freed by now. */
+	(void)poll(NULL, 0, (int)BRIEF_MS);
+	let_clients_go();
+	pthread_join(closer, NULL);
+	client = NULL;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -818,6 +918,8 @@ int main(void)
 		TEST(a_lane_without_room_is_not_asked),
 		TEST(payload_is_not_starved_by_lookups),
 		TEST(what_failed_half_way_has_no_length),
+		TEST(what_is_submitted_while_the_server_goes_is_told_of_at_once),
+		TEST(a_client_is_closed_while_it_comes_back),
 	};
 
 	return cmocka_run_group_tests_name("drivers", tests, NULL, NULL) ? 1 : 0;

@@ -327,6 +327,41 @@ static void what_is_there_is_left_alone(void **state)
 	stop_server();
 }
 
+/* Unfinished puts may not hold more than some of these items together. */
+static void check_open_max(uint32_t movers, uint64_t open_max)
+{
+	static const size_t sizes[] = {2 * KVB_MIB, 2 * KVB_MIB - 1, 100, 2 * KVB_MIB, 0,
+		KVB_MIB + 1, 2 * KVB_MIB, 2 * KVB_MIB};
+	struct kvb_server_options config;
+	struct kvb_client *client;
+	struct batch batch;
+
+	embedded_config(&config);
+	config.pool_bytes = 64 * KVB_MIB;
+	config.open_max = open_max;
+	assert_int_equal(embedded_start(&embedded, &config), 0);
+	client = open_client(movers);
+	batch_make(&batch, "quota", sizes, KVB_ARRAY_SIZE(sizes));
+	batch_fill(&batch, 1);
+	assert_completion(run(client, submit_put, &batch), 0, 0);
+	batch_fill(&batch, 99);
+	assert_completion(run(client, kvb_submit_get, &batch), 0, 0);
+	batch_check(&batch, 1);
+	batch_free(&batch);
+	kvb_close(client);
+	stop_server();
+}
+
+static void a_batch_keeps_within_what_a_session_may_have_open(void **state)
+{
+	(void)state;
+	for (uint32_t movers = 0; movers <= 2; movers++) {
+		check_open_max(movers, 2 * KVB_MIB);
+		check_open_max(movers, 3 * KVB_MIB);
+		check_open_max(movers, 5 * KVB_MIB);
+	}
+}
+
 static void check_many(uint32_t movers)
 {
 	struct kvb_client *client = open_client(movers);
@@ -1339,6 +1374,7 @@ int main(void)
 		TEST(one_bad_item_spoils_no_other, locally),
 		TEST(what_is_there_is_left_alone, by_ring),
 		TEST(what_is_there_is_left_alone, locally),
+		TEST(a_batch_keeps_within_what_a_session_may_have_open, by_ring),
 		TEST(thousands_of_items_in_one_batch, by_ring),
 		TEST(thousands_of_items_in_one_batch, locally),
 		TEST(a_poller_misses_none_beside_blocking_calls, by_ring),
