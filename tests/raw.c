@@ -17,6 +17,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "client/client.h"
+#include "client/connection.h"
 #include "shm/atomic.h"
 #include "shm/bell.h"
 #include "shm/fd.h"
@@ -247,6 +249,21 @@ static int find_stat(const void *data, size_t size, const char *name, uint64_t *
 		*ret_value = value->via.u64;
 	msgpack_unpacked_destroy(&unpacked);
 	return r;
+}
+
+bool raw_break_client(struct kvb_client *client)
+{
+	struct kvb_conn *conn;
+
+	pthread_mutex_lock(&client->lock);
+	conn = client->conn;
+	if (conn) {
+		kvb_store_release(
+			&conn->header->sq_tail, kvb_load_relaxed(&conn->header->sq_head) + 1000000);
+		(void)kvb_bell_ring(conn->attached.kick_fd);
+	}
+	pthread_mutex_unlock(&client->lock);
+	return conn;
 }
 
 int raw_stat(struct raw_client *raw, const char *name, uint64_t *ret_value)

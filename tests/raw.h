@@ -13,6 +13,8 @@
 #include "shm/ring.h"
 #include "shm/segment.h"
 
+struct kvb_client;
+
 struct raw_client {
 	int door_fd;
 	struct kvb_welcome welcome;
@@ -51,6 +53,9 @@ int raw_put(struct raw_client *raw, const char *key, uint32_t transfer, uint64_t
 	uint32_t length, uint64_t total);
 int raw_get(struct raw_client *raw, const char *key, uint32_t transfer, uint64_t offset,
 	uint32_t length, uint64_t capacity, struct kvb_cqe *ret_cqe);
+/* Breaks the protocol in the name of libkvbell's client, so that the server ends its session; any thread.
+ * False: it is not attached. */
+bool raw_break_client(struct kvb_client *client);
 /* One statistic of the server, by name. 0; -errno. */
 int raw_stat(struct raw_client *raw, const char *name, uint64_t *ret_value);
 

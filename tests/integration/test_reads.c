@@ -31,6 +31,7 @@
 #include "shm/util.h"
 #include "tests/embedded.h"
 #include "tests/process.h"
+#include "tests/raw.h"
 
 #define POOL  (16 * KVB_MIB)
 #define CELLS 16u
@@ -322,6 +323,50 @@ static void the_last_view_ends_the_session(void **state)
 	}
 	assert_true(embedded_wait(no_sessions, NULL));
 	assert_nothing_held(0);
+	stop_server();
+}
+
+static bool revoked_are(const void *count)
+{
+	return counter(&embedded.server->gauges.sessions_revoked) == *(const uint64_t *)count;
+}
+
+/* The server takes back its descriptors, and honours what is leased until the process lets go of it. */
+static void a_view_outlives_a_session_that_the_server_ended(void **state)
+{
+	struct kvb_client *broken, *other;
+	const uint64_t none = 0, one = 1;
+	struct kvb_lease before, after;
+	struct kvb_info info;
+
+	(void)state;
+	start_server(POOL, CELLS);
+	broken = open_client(0);
+	other = open_client(0);
+	put(other, "key", KVB_MIB, 1);
+	before = acquire(broken, "key");
+	assert_true(raw_break_client(broken));
+	assert_true(embedded_wait(revoked_are, &one));
+	put(other, "key", KVB_MIB, 2);
+	for (uint64_t i = 0; i < 2 * POOL / KVB_MIB; i++)
+		put(other, "more", 7 * KVB_MIB, i);
+	assert_int_equal(stats().limbo, 1);
+	assert_view(&before, KVB_MIB, 1);
+	/* The client works again meanwhile, in a session of its own. */
+	put(other, "key", KVB_MIB, 3);
+	while (kvb_acquire(broken, "key", 3, &after) != 0)
+		(void)poll(NULL, 0, 1);
+	assert_view(&after, KVB_MIB, 3);
+	assert_int_equal(kvb_get_info(broken, &info), 0);
+	assert_int_equal(info.attaches, 2);
+	assert_true(revoked_are(&one));
+	kvb_release(&before);
+	assert_true(embedded_wait(revoked_are, &none));
+	assert_int_equal(stats().limbo, 0);
+	assert_view(&after, KVB_MIB, 3);
+	kvb_release(&after);
+	kvb_close(broken);
+	kvb_close(other);
 	stop_server();
 }
 
@@ -1355,6 +1400,7 @@ int main(void)
 		cmocka_unit_test(a_view_outlives_the_eviction_of_all_else),
 		cmocka_unit_test(a_view_outlives_the_server_and_the_client),
 		cmocka_unit_test(the_last_view_ends_the_session),
+		cmocka_unit_test(a_view_outlives_a_session_that_the_server_ended),
 		cmocka_unit_test(all_cells_taken_leave_the_ring),
 		cmocka_unit_test(another_thread_releases),
 		cmocka_unit_test(a_prefix_ends_at_the_first_miss),

@@ -23,15 +23,13 @@
 #include <cmocka.h>
 
 #include "bench/pattern.h"
-#include "client/client.h"
-#include "client/connection.h"
 #include "kvbell/kvbell.h"
 #include "shm/atomic.h"
-#include "shm/bell.h"
 #include "shm/threads.h"
 #include "shm/util.h"
 #include "tests/embedded.h"
 #include "tests/process.h"
+#include "tests/raw.h"
 
 #define READERS      6u
 #define WRITERS      2u
@@ -232,22 +230,6 @@ static void hold_list(struct reader *reader, uint64_t number)
 	}
 }
 
-/* Breaks the protocol, so that the server ends the session; views that are held must stay. */
-static void poison(struct kvb_client *client)
-{
-	struct kvb_conn *conn;
-
-	pthread_mutex_lock(&client->lock);
-	conn = client->conn;
-	if (conn) {
-		kvb_store_release(
-			&conn->header->sq_tail, kvb_load_relaxed(&conn->header->sq_head) + 1000000);
-		(void)kvb_bell_ring(conn->attached.kick_fd);
-		kvb_count(&shared->poisoned, 1);
-	}
-	pthread_mutex_unlock(&client->lock);
-}
-
 static void *read_on(void *arg)
 {
 	struct reader *reader = arg;
@@ -257,8 +239,10 @@ static void *read_on(void *arg)
 		uint64_t number = next_random(&reader->seed) % KEYS;
 		struct held *held = &reader->held[next_random(&reader->seed) % HELD];
 		kvb_count(&shared->reads, 1);
-		if (next_random(&reader->seed) % POISON_EVERY == 0)
-			poison(reader->client);
+		/* Views that are held must stay. */
+		if (next_random(&reader->seed) % POISON_EVERY == 0 &&
+			raw_break_client(reader->client))
+			kvb_count(&shared->poisoned, 1);
 		if (what < 40)
 			hold_one(reader, held, number);
 		else if (what < 50)
@@ -477,6 +461,7 @@ static void no_byte_is_wrong_whatever_dies(void **state)
 	assert_int_equal(shared->wrong, 0);
 	assert_int_equal(shared->unexpected, 0);
 	assert_true(shared->hits > 0 && shared->copies > 0 && shared->prefixes > 0 && kills > 0);
+	assert_true(shared->poisoned > 0);
 	client = open_client("books");
 	assert_non_null(client);
 	assert_balanced(client);
