@@ -90,7 +90,8 @@ struct kvb_options {
  *   -EINVAL an option is out of its range; -ECONNREFUSED no server is listening in the directory; -ENAMETOOLONG the directory's path does
  *   not fit a socket address (107 bytes with "/control.sock"); -EACCES this uid is not let in;
  *   -EUSERS the server has no free session; -EPROTONOSUPPORT server and library have different
- *   protocol versions; -EMFILE, -ENFILE this process cannot take the descriptors; -ETIMEDOUT; -ENOMEM;
+ *   protocol versions; -EMFILE, -ENFILE this process cannot take the descriptors; -EAGAIN it cannot make a
+ *   thread; -ETIMEDOUT; -ENOMEM;
  *   -EPROTO the server's answer makes no sense.
  */
 KVB_API int kvb_open(const struct kvb_options *options, struct kvb_client **ret_client);
@@ -117,8 +118,8 @@ KVB_API int kvb_put(
 	struct kvb_client *client, const void *key, size_t key_len, const void *data, size_t len);
 
 /**
- * As kvb_put(), but leaves alone what is there. Where the object is there already, no payload is
- * moved.
+ * As kvb_put(), but leaves alone what is there. For an object that is there already no payload is moved,
+ * or, when the server has to be asked, no more than the first fragment.
  *
  * \return also -EEXIST: an object was there, or came to be there meanwhile.
  */

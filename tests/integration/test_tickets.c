@@ -100,6 +100,16 @@ static void stop_server(void)
 	assert_int_equal(embedded_stop(&embedded), 0);
 }
 
+/* None of its waits ended by looking again after a wake that did not come. */
+static void close_client(struct kvb_client *client)
+{
+	struct kvb_info info;
+
+	assert_int_equal(kvb_get_info(client, &info), 0);
+	assert_int_equal(info.missed_wakes, 0);
+	kvb_close(client);
+}
+
 static struct kvb_completion wait_for(struct kvb_client *client, uint64_t ticket)
 {
 	struct kvb_completion completion = {0};
@@ -218,7 +228,7 @@ static void check_sizes(uint32_t movers)
 	assert_completion(run(client, kvb_submit_delete, &batch), 0, 0);
 	assert_completion(run(client, kvb_submit_delete, &batch), -ENOENT, batch.n);
 	batch_free(&batch);
-	kvb_close(client);
+	close_client(client);
 }
 
 static void a_batch_holds_items_of_every_size(void **state)
@@ -268,7 +278,7 @@ static void check_errors(uint32_t movers)
 	assert_completion(wait_for(client, ticket), 0, 0);
 	assert_int_equal(kvb_wait(client, ticket, 0, &(struct kvb_completion){0}), -ENOENT);
 	batch_free(&batch);
-	kvb_close(client);
+	close_client(client);
 }
 
 static void one_bad_item_spoils_no_other(void **state)
@@ -315,7 +325,7 @@ static void check_absent(uint32_t movers)
 			batch.items[i].buffer, batch.items[i].size, (i % 2 ? 100 : 1) + i));
 	assert_completion(run(client, kvb_submit_delete, &batch), 0, 0);
 	batch_free(&batch);
-	kvb_close(client);
+	close_client(client);
 }
 
 static void what_is_there_is_left_alone(void **state)
@@ -348,7 +358,7 @@ static void check_open_max(uint32_t movers, uint64_t open_max)
 	assert_completion(run(client, kvb_submit_get, &batch), 0, 0);
 	batch_check(&batch, 1);
 	batch_free(&batch);
-	kvb_close(client);
+	close_client(client);
 	stop_server();
 }
 
@@ -382,7 +392,7 @@ static void check_many(uint32_t movers)
 	assert_completion(run(client, kvb_submit_exists, &batch), -ENOENT, MANY);
 	batch_free(&batch);
 	test_free(sizes);
-	kvb_close(client);
+	close_client(client);
 }
 
 static void thousands_of_items_in_one_batch(void **state)
@@ -456,7 +466,7 @@ static void check_poller(uint32_t movers)
 	assert_true(putter.puts > 0);
 	batch_check(&batch, 3);
 	batch_free(&batch);
-	kvb_close(client);
+	close_client(client);
 }
 
 static void a_poller_misses_none_beside_blocking_calls(void **state)
@@ -505,7 +515,7 @@ static void the_descriptor_is_silent_when_there_is_nothing(void **state)
 		assert_int_equal(kvb_reap(client, completions, 4), 0);
 		assert_int_equal(poll(&fd, 1, 50), 0);
 		batch_free(&batch);
-		kvb_close(client);
+		close_client(client);
 	}
 	stop_server();
 }
@@ -609,7 +619,7 @@ static void check_submitters(uint32_t movers)
 	/* Each came out exactly once. */
 	assert_int_equal(submitted, waited + reaped);
 	batch_free(&batch);
-	kvb_close(client);
+	close_client(client);
 }
 
 static void threads_that_wait_and_one_that_polls(void **state)
@@ -722,7 +732,7 @@ static void check_big(uint32_t movers, uint64_t bytes, uint8_t *memory, uint8_t 
 		assert_int_equal(items[i].result, 0);
 	check_big_gets(client, memory, got);
 	test_free(items);
-	kvb_close(client);
+	close_client(client);
 }
 
 static void twenty_gib_in_one_batch_need_no_memory(void **state)
@@ -832,7 +842,7 @@ static void check_held(uint32_t movers)
 	held_reap_all(client);
 	assert_int_equal(counter(&counters->puts), puts + HELD_TICKETS / 2 * HELD_ITEMS);
 	assert_int_equal(counter(&counters->exists), exists + HELD_TICKETS / 2 * HELD_ITEMS);
-	kvb_close(client);
+	close_client(client);
 	for (unsigned i = 0; i < HELD_TICKETS; i++)
 		test_free(all[i].items);
 	qsort(all, HELD_TICKETS, sizeof(*all), by_time);
@@ -1010,8 +1020,24 @@ static void closing_end(struct closing *closing)
 	batch_free(&closing->puts);
 }
 
+/* A thread is in kvb_wait() for the puts. */
+static bool puts_are_awaited(const void *arg)
+{
+	const struct closing *closing = arg;
+	struct kvb_tickets *tickets = &closing->client->tickets;
+	const struct kvb_ticket *ticket;
+	bool awaited = false;
+
+	pthread_mutex_lock(&tickets->lock);
+	TAILQ_FOREACH(ticket, &tickets->open, link)
+	awaited |= ticket->id == closing->tickets[0] && ticket->awaited;
+	pthread_mutex_unlock(&tickets->lock);
+	return awaited;
+}
+
 static void check_close_held(uint32_t movers)
 {
+	struct kvb_completion completion;
 	struct waiter waiters[2] = {0};
 	struct closing closing;
 
@@ -1025,6 +1051,8 @@ static void check_close_held(uint32_t movers)
 	}
 	assert_true(embedded_wait(waiters_are_inside, closing.client));
 	assert_true(embedded_wait(some_are_at_the_gate, NULL));
+	assert_true(embedded_wait(puts_are_awaited, &closing));
+	assert_int_equal(kvb_wait(closing.client, closing.tickets[0], 1, &completion), -EBUSY);
 	kvb_close(closing.client);
 	for (unsigned i = 0; i < waiters_held(); i++) {
 		pthread_join(waiters[i].thread, NULL);
