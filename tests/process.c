@@ -294,6 +294,17 @@ bool process_log_has(const struct process_server *server, const char *text)
 	return found;
 }
 
+int process_client_open(const struct kvb_options *options, struct kvb_client **ret_client)
+{
+	uint64_t end_ns = kvb_now_ns() + 20 * KVB_NS_PER_S;
+	int r;
+
+	do
+		r = kvb_open(options, ret_client);
+	while (r == -ETIMEDOUT && kvb_now_ns() < end_ns);
+	return r;
+}
+
 unsigned process_fds(pid_t pid)
 {
 	char path[64];

@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "kvbell/kvbell.h"
+
 /* How much longer things may take in this build. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TEST_SLOWER 4u
@@ -65,6 +67,9 @@ int process_server_stop(struct process_server *server);
 bool process_log_has(const struct process_server *server, const char *text);
 /* The whole file, to be freed; "" when it is not there. */
 char *process_read_file(const char *path);
+
+/* kvb_open(), and again when a busy machine took longer than the client's own deadline. */
+int process_client_open(const struct kvb_options *options, struct kvb_client **ret_client);
 
 /* From /proc: open descriptors; shared memory and all resident memory in bytes. */
 unsigned process_fds(pid_t pid);

@@ -36,6 +36,7 @@
 #include "shm/util.h"
 #include "tests/embedded.h"
 #include "tests/gate.h"
+#include "tests/process.h"
 
 enum {
 	T_SYNC = KVB_MSG_USER, /* echoes in the control thread */
@@ -477,7 +478,7 @@ static struct kvb_client *open_client(uint32_t movers, uint32_t timeout_ms)
 	options.name = "caller";
 	options.movers = movers;
 	options.timeout_ms = timeout_ms;
-	return kvb_open(&options, &opened) == 0 ? opened : NULL;
+	return process_client_open(&options, &opened) == 0 ? opened : NULL;
 }
 
 static void change_client(uint32_t movers, uint32_t timeout_ms)

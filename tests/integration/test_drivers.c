@@ -229,7 +229,7 @@ static void open_client(uint32_t movers, uint32_t timeout_ms)
 	options.flags = KVB_OPEN_RING_ONLY;
 	options.movers = movers;
 	options.timeout_ms = timeout_ms;
-	assert_int_equal(kvb_open(&options, &client), 0);
+	assert_int_equal(process_client_open(&options, &client), 0);
 }
 
 static void close_client(void)

@@ -26,6 +26,7 @@
 #include "shm/threads.h"
 #include "shm/util.h"
 #include "tests/embedded.h"
+#include "tests/process.h"
 
 static struct embedded embedded;
 static struct kvb_client *client;
@@ -39,7 +40,7 @@ static struct kvb_client *open_client_with(uint32_t timeout_ms, uint32_t flags)
 	options.dir = embedded.dir;
 	options.name = "library";
 	options.timeout_ms = timeout_ms;
-	return kvb_open(&options, &opened) == 0 ? opened : NULL;
+	return process_client_open(&options, &opened) == 0 ? opened : NULL;
 }
 
 static struct kvb_client *open_client(uint32_t timeout_ms)

@@ -80,7 +80,7 @@ static struct kvb_client *open_client_for(uint32_t movers, uint32_t timeout_ms)
 	options.movers = movers;
 	options.timeout_ms = timeout_ms;
 	options.flags = open_flags;
-	assert_int_equal(kvb_open(&options, &client), 0);
+	assert_int_equal(process_client_open(&options, &client), 0);
 	return client;
 }
 
