@@ -28,7 +28,7 @@
 #include "shm/util.h"
 
 #define SIZES_MAX   16u
-#define KEYS        4u
+#define KEYS_MIN    4u
 #define SMALL_BYTES (64 * KVB_KIB) /* up to here the latency matters, beyond the bandwidth */
 #define LIMIT_BYTES (32 * KVB_MIB)
 #define IDLE_US     10000u
@@ -58,8 +58,8 @@ struct bench {
 
 	struct kvb_own_server server;
 	struct kvb_client *client;
-	uint8_t *payload; /* KEYS times the largest size */
-	uint64_t payload_max;
+	uint8_t *payload; /* for each size as many bytes as its keys have together */
+	uint64_t payload_bytes;
 };
 
 /* -------------------------------------------------------------------------------------- the command line */
@@ -74,6 +74,17 @@ static bool parse_objects(const char *text, uint64_t *ret_objects)
 {
 	return kvb_parse_number(text, KVB_READS_OBJECTS_MIN, KVB_READS_OBJECTS_MAX, ret_objects) ==
 		0;
+}
+
+static bool parse_seconds(const char *text, double *ret_seconds)
+{
+	char *end;
+	double seconds = strtod(text, &end);
+
+	if (end == text || *end || !(seconds >= 0.01 && seconds <= 600))
+		return false;
+	*ret_seconds = seconds;
+	return true;
 }
 
 /* At most SIZES_MAX of them, with commas between. */
@@ -154,8 +165,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		bench->spin_us = (uint32_t)number;
 		return 0;
 	case OPT_SECONDS:
-		bench->run.seconds = strtod(arg, NULL);
-		if (!(bench->run.seconds >= 0.01 && bench->run.seconds <= 600))
+		if (!parse_seconds(arg, &bench->run.seconds))
 			argp_error(
 				state, "--seconds: \"%s\" is not a number from 0.01 to 600", arg);
 		return 0;
@@ -313,9 +323,24 @@ static int op_ping_control(struct bench *bench, uint64_t bytes, unsigned turn)
 	return kvb_ping_control(bench->client);
 }
 
+/* How many objects, and buffers, of a size are used by turns: so many that copies meet as cold memory as those
+ * of the limits do. */
+static unsigned keys_of(uint64_t bytes)
+{
+	if (bytes <= SMALL_BYTES)
+		return KEYS_MIN;
+	return (unsigned)kvb_max_u64(KVB_COLD_BYTES / bytes, KEYS_MIN);
+}
+
 static size_t key_of(uint64_t bytes, unsigned turn, char *key, size_t size)
 {
-	return (size_t)snprintf(key, size, "bench-%llu-%u", (unsigned long long)bytes, turn % KEYS);
+	return (size_t)snprintf(
+		key, size, "bench-%llu-%u", (unsigned long long)bytes, turn % keys_of(bytes));
+}
+
+static uint8_t *payload_of(const struct bench *bench, uint64_t bytes, unsigned turn)
+{
+	return bench->payload + (turn % keys_of(bytes)) * bytes;
 }
 
 static int op_put(struct bench *bench, uint64_t bytes, unsigned turn)
@@ -323,8 +348,7 @@ static int op_put(struct bench *bench, uint64_t bytes, unsigned turn)
 	char key[32];
 	size_t n = key_of(bytes, turn, key, sizeof(key));
 
-	return kvb_put(
-		bench->client, key, n, bench->payload + (turn % KEYS) * bench->payload_max, bytes);
+	return kvb_put(bench->client, key, n, payload_of(bench, bytes, turn), bytes);
 }
 
 static int op_get(struct bench *bench, uint64_t bytes, unsigned turn)
@@ -332,8 +356,7 @@ static int op_get(struct bench *bench, uint64_t bytes, unsigned turn)
 	char key[32];
 	size_t n = key_of(bytes, turn, key, sizeof(key));
 
-	return kvb_get(bench->client, key, n, bench->payload + (turn % KEYS) * bench->payload_max,
-		bytes, NULL);
+	return kvb_get(bench->client, key, n, payload_of(bench, bytes, turn), bytes, NULL);
 }
 
 static int measure(
@@ -341,13 +364,15 @@ static int measure(
 {
 	struct kvb_histogram took_ns = {0};
 	bool is_small = operation->bytes <= SMALL_BYTES;
+	/* The first rounds find pages and keys that are not there yet; those with gaps come after them. */
+	unsigned keys = keys_of(operation->bytes), warm_up = operation->idle_us > 0 ? 1 : keys;
 	uint64_t begin_ns = 0, now_ns = 0;
 
 	if (!kvb_run_begin(&bench->run, name))
 		return 0;
-	/* The first rounds find pages and keys that are not there yet. */
 	for (unsigned turn = 0;
-		turn < 2 * KEYS || (double)(now_ns - begin_ns) < bench->run.seconds * 1e9; turn++) {
+		turn < warm_up + KEYS_MIN || (double)(now_ns - begin_ns) < bench->run.seconds * 1e9;
+		turn++) {
 		uint64_t started_ns;
 		int r;
 		if (operation->idle_us > 0)
@@ -359,7 +384,7 @@ static int measure(
 		now_ns = kvb_now_ns();
 		if (r < 0)
 			return kvb_run_fail(name, r);
-		if (turn < KEYS)
+		if (turn < warm_up)
 			begin_ns = now_ns;
 		else
 			kvb_histogram_add(&took_ns, now_ns - started_ns);
@@ -404,7 +429,7 @@ static int measure_size(struct bench *bench, uint64_t bytes, bool spins)
 	snprintf(name, sizeof(name), "get.%s.ring%s", text, spin);
 	if (r == 0)
 		r = measure(bench, &get, name, limit);
-	if (r < 0 || spins || bytes > SMALL_BYTES)
+	if (r < 0 || spins)
 		return r;
 	put.idle_us = get.idle_us = IDLE_US;
 	snprintf(name, sizeof(name), "put.%s.ring.idle", text);
@@ -434,7 +459,7 @@ static int measure_zmq_put(struct bench *bench, uint64_t bytes)
 /* A batch of the same keys and payloads as one by one, moved by so many threads; 0: the one that waits. */
 static int measure_batch(struct bench *bench, uint64_t bytes, uint32_t movers)
 {
-	static char keys[KEYS][32];
+	static char keys[BATCH][32];
 	static struct kvb_item items[BATCH];
 	struct kvb_options options = KVB_OPTIONS_INIT;
 	struct kvb_batch batch = {.items = items, .n = BATCH};
@@ -448,12 +473,10 @@ static int measure_batch(struct bench *bench, uint64_t bytes, uint32_t movers)
 	snprintf(limit, sizeof(limit), "memcpy.%s", text);
 	if (!kvb_run_begin(&bench->run, name))
 		return 0;
-	for (unsigned i = 0; i < KEYS; i++)
-		key_of(bytes, i, keys[i], sizeof(keys[i]));
 	for (unsigned i = 0; i < BATCH; i++)
-		items[i] = (struct kvb_item){.key = keys[i % KEYS],
-			.key_len = strlen(keys[i % KEYS]),
-			.data = bench->payload + (i % KEYS) * bench->payload_max,
+		items[i] = (struct kvb_item){.key = keys[i],
+			.key_len = key_of(bytes, i, keys[i], sizeof(keys[i])),
+			.data = payload_of(bench, bytes, i),
 			.size = bytes};
 	options.flags = KVB_OPEN_RING_ONLY;
 	options.movers = movers;
@@ -575,13 +598,14 @@ static int make_payload(struct bench *bench)
 	int r;
 
 	for (unsigned i = 0; i < bench->n_sizes; i++)
-		bench->payload_max = kvb_max_u64(bench->payload_max, bench->sizes[i]);
-	bench->payload = mmap(NULL, KEYS * bench->payload_max, PROT_READ | PROT_WRITE,
+		bench->payload_bytes = kvb_max_u64(
+			bench->payload_bytes, keys_of(bench->sizes[i]) * bench->sizes[i]);
+	bench->payload = mmap(NULL, bench->payload_bytes, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (bench->payload == MAP_FAILED)
 		return kvb_run_fail_machine("memory for payload", -errno);
-	memset(bench->payload, 0x5a, KEYS * bench->payload_max);
-	r = kvb_check_pages("the client's payload", bench->payload, KEYS * bench->payload_max,
+	memset(bench->payload, 0x5a, bench->payload_bytes);
+	r = kvb_check_pages("the client's payload", bench->payload, bench->payload_bytes,
 		bench->run.placement.node);
 	return r;
 }

@@ -247,7 +247,7 @@ int kvb_fairness_measure(const struct kvb_placement *placement, uint32_t workers
 	double seconds, struct kvb_fairness *ret_fairness)
 {
 	struct kvb_own_server_options options = {
-		.pool = "1GiB", .workers = workers, .cpus = placement->server_cpus};
+		.pool = "1GiB", .workers = workers, .cpus = kvb_server_cpus(placement)};
 	struct neighbour neighbour = {.fd = -1, .shared = MAP_FAILED};
 	struct kvb_own_server server;
 	int r = kvb_own_server_start(&server, &options);

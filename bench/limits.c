@@ -20,6 +20,7 @@
 #include <zmq.h>
 
 #include "bench/pattern.h"
+#include "bench/server.h"
 #include "bench/timer.h"
 #include "shm/atomic.h"
 #include "shm/copy.h"
@@ -27,20 +28,28 @@
 
 #define MESSAGE 64u
 #define LINE    64u
-/* Far more than any cache; and so many buffers on each side that none is in a cache when its turn comes again. */
-#define COLD_BYTES (512 * KVB_MIB)
+/* Both sides of a copy. */
+#define COLD_BYTES (2 * KVB_COLD_BYTES)
+/* The other side has died, or never was there. */
+#define SILENT_MS 5000
+#define LOOK_UP   1024u /* loads between two looks whether the user wants to leave */
 
 /* Shared by both sides: nothing here lies on a line with something of the other side. */
 struct shared {
 	_Alignas(128) uint32_t request;
 	_Alignas(128) uint32_t reply;
 	_Alignas(128) uint32_t stop;
-	char endpoint[64];
+	char dir[32];
 	int request_fd, reply_fd;
 	size_t size;
 };
 
-typedef void side_fn(struct shared *shared);
+/* What runs in the process of the other side. */
+struct side {
+	int (*prepare)(
+		struct shared *shared); /* 0; -errno, and has said what is wrong; NULL: nothing */
+	void (*serve)(struct shared *shared);
+};
 
 static struct shared *shared_new(void)
 {
@@ -49,23 +58,46 @@ static struct shared *shared_new(void)
 
 	if (shared == MAP_FAILED)
 		return NULL;
+	snprintf(shared->dir, sizeof(shared->dir), "/tmp/kvbell-bench-XXXXXX");
+	if (!mkdtemp(shared->dir)) {
+		munmap(shared, sizeof(*shared));
+		return NULL;
+	}
 	shared->request_fd = eventfd(0, EFD_CLOEXEC);
 	shared->reply_fd = eventfd(0, EFD_CLOEXEC);
-	snprintf(shared->endpoint, sizeof(shared->endpoint), "ipc:///tmp/kvbell-bench-%d",
-		(int)getpid());
 	return shared;
+}
+
+static const char *endpoint(const struct shared *shared)
+{
+	static char text[64];
+
+	snprintf(text, sizeof(text), "ipc://%s/zmq", shared->dir);
+	return text;
 }
 
 static void shared_free(struct shared *shared)
 {
 	close(shared->request_fd);
 	close(shared->reply_fd);
-	unlink(shared->endpoint + strlen("ipc://"));
+	unlink(endpoint(shared) + strlen("ipc://"));
+	rmdir(shared->dir);
 	munmap(shared, sizeof(*shared));
 }
 
-/* Forks the other side, which says on reply_fd whether it could be pinned. 0; -errno. */
-static int start_side(const cpu_set_t *cpus, side_fn *fn, struct shared *shared, pid_t *ret_pid)
+static int prepare_side(const cpu_set_t *cpus, const struct side *side, struct shared *shared)
+{
+	if (sched_setaffinity(0, sizeof(*cpus), cpus) < 0) {
+		int r = -errno;
+		fprintf(stderr, "kvbell-bench: a limit's server cannot be pinned\n");
+		return r;
+	}
+	return side->prepare ? side->prepare(shared) : 0;
+}
+
+/* Forks the other side, which says on reply_fd whether it is ready. 0; -errno. */
+static int start_side(
+	const cpu_set_t *cpus, const struct side *side, struct shared *shared, pid_t *ret_pid)
 {
 	eventfd_t errno_plus_1;
 	pid_t pid = fork();
@@ -73,30 +105,27 @@ static int start_side(const cpu_set_t *cpus, side_fn *fn, struct shared *shared,
 	if (pid < 0)
 		return -errno;
 	if (pid == 0) {
+		int r;
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (cpus && sched_setaffinity(0, sizeof(*cpus), cpus) < 0) {
-			(void)eventfd_write(shared->reply_fd, (eventfd_t)errno + 1);
-			_exit(1);
-		}
-		(void)eventfd_write(shared->reply_fd, 1);
-		fn(shared);
-		_exit(0);
+		r = prepare_side(cpus, side, shared);
+		(void)eventfd_write(shared->reply_fd, (eventfd_t)(1 - r));
+		if (r == 0)
+			side->serve(shared);
+		_exit(r < 0);
 	}
 	*ret_pid = pid;
 	if (eventfd_read(shared->reply_fd, &errno_plus_1) < 0)
 		return -errno;
-	if (errno_plus_1 != 1)
-		fprintf(stderr, "kvbell-bench: a limit's server cannot be pinned\n");
 	return 1 - (int)errno_plus_1;
 }
 
 /* Goes there and back with `once` for `seconds`. */
 static int round_trips(const struct kvb_placement *placement, struct shared *shared,
-	side_fn *server, int (*once)(void *arg), void *arg, double seconds,
+	const struct side *server, int (*once)(void *arg), void *arg, double seconds,
 	struct kvb_histogram *took_ns)
 {
 	pid_t pid = -1;
-	int r = start_side(placement->server_cpus, server, shared, &pid);
+	int r = start_side(kvb_server_cpus(placement), server, shared, &pid);
 	uint64_t begin_ns, now_ns;
 
 	if (r == 0)
@@ -108,7 +137,7 @@ static int round_trips(const struct kvb_placement *placement, struct shared *sha
 
 	while (r == 0 && (double)(now_ns - begin_ns) < seconds * 1e9) {
 		uint64_t sent_ns = kvb_now_ns();
-		r = once(arg);
+		r = kvb_leave_wanted() ? -EINTR : once(arg);
 		now_ns = kvb_now_ns();
 		kvb_histogram_add(took_ns, now_ns - sent_ns);
 	}
@@ -140,6 +169,8 @@ static int eventfd_once(void *arg)
 		: 0;
 }
 
+static const struct side eventfd_side = {.serve = eventfd_server};
+
 int kvb_limit_eventfd(
 	const struct kvb_placement *placement, double seconds, struct kvb_histogram *ret_took_ns)
 {
@@ -149,7 +180,7 @@ int kvb_limit_eventfd(
 	if (!shared)
 		return -ENOMEM;
 	r = round_trips(
-		placement, shared, eventfd_server, eventfd_once, shared, seconds, ret_took_ns);
+		placement, shared, &eventfd_side, eventfd_once, shared, seconds, ret_took_ns);
 	shared_free(shared);
 	return r;
 }
@@ -176,6 +207,8 @@ static int cacheline_once(void *arg)
 	return 0;
 }
 
+static const struct side cacheline_side = {.serve = cacheline_server};
+
 int kvb_limit_cacheline(
 	const struct kvb_placement *placement, double seconds, struct kvb_histogram *ret_took_ns)
 {
@@ -185,22 +218,37 @@ int kvb_limit_cacheline(
 	if (!shared)
 		return -ENOMEM;
 	r = round_trips(
-		placement, shared, cacheline_server, cacheline_once, shared, seconds, ret_took_ns);
+		placement, shared, &cacheline_side, cacheline_once, shared, seconds, ret_took_ns);
 	shared_free(shared);
 	return r;
 }
 
 /* ---------------------------------------------------------------------------------------------- ZMQ */
 
-/* Copies what comes to where payload would lie, and answers with a word. */
-static void zmq_server(struct shared *shared)
+/* Of the other side's process. */
+static void *router;
+static uint8_t *pool;
+
+static int zmq_prepare(struct shared *shared)
 {
-	void *router = zmq_socket(zmq_ctx_new(), ZMQ_ROUTER);
-	uint8_t *pool = malloc(shared->size);
+	int r = 0;
+
+	router = zmq_socket(zmq_ctx_new(), ZMQ_ROUTER);
+	pool = malloc(shared->size);
+	if (!pool || !router || zmq_bind(router, endpoint(shared)) < 0)
+		r = pool && router ? -errno : -ENOMEM;
+	if (r < 0)
+		fprintf(stderr, "kvbell-bench: a limit's server cannot listen at %s: %s\n",
+			endpoint(shared), strerror(-r));
+	return r;
+}
+
+/* Copies what comes to where payload would lie, and answers with a word. */
+static void zmq_serve(struct shared *shared)
+{
 	zmq_msg_t peer, payload;
 
-	if (!pool || zmq_bind(router, shared->endpoint) < 0)
-		return;
+	(void)shared;
 	for (;;) {
 		zmq_msg_init(&peer);
 		zmq_msg_init(&payload);
@@ -220,13 +268,17 @@ struct zmq_client {
 	size_t size;
 };
 
+static const struct side zmq_side = {zmq_prepare, zmq_serve};
+
 static int zmq_client_open(struct zmq_client *client)
 {
-	int zero = 0;
+	int zero = 0, silent_ms = SILENT_MS;
 
 	client->context = zmq_ctx_new();
 	client->dealer = zmq_socket(client->context, ZMQ_DEALER);
 	zmq_setsockopt(client->dealer, ZMQ_LINGER, &zero, sizeof(zero));
+	zmq_setsockopt(client->dealer, ZMQ_RCVTIMEO, &silent_ms, sizeof(silent_ms));
+	zmq_setsockopt(client->dealer, ZMQ_SNDTIMEO, &silent_ms, sizeof(silent_ms));
 	return zmq_connect(client->dealer, client->endpoint) < 0 ? -errno : 0;
 }
 
@@ -269,9 +321,9 @@ int kvb_limit_zmq_put(const struct kvb_placement *placement, size_t size, double
 		r = -ENOMEM;
 	if (r == 0) {
 		shared->size = size;
-		client.endpoint = shared->endpoint;
+		client.endpoint = endpoint(shared);
 		r = round_trips(
-			placement, shared, zmq_server, zmq_once, &client, seconds, ret_took_ns);
+			placement, shared, &zmq_side, zmq_once, &client, seconds, ret_took_ns);
 		zmq_client_close(&client);
 	}
 	if (shared)
@@ -288,13 +340,15 @@ int kvb_limit_zmq(
 
 /* ---------------------------------------------------------------------------------------------- loads */
 
-static void load_lines(
+static int load_lines(
 	const uint64_t *words, uint64_t n_lines, double seconds, struct kvb_histogram *took_ns)
 {
 	uint64_t timer_ns = kvb_timer_cost_ns(), random = 1, word = 0;
 	uint64_t begin_ns = kvb_now_ns(), now_ns = begin_ns;
 
-	while ((double)(now_ns - begin_ns) < seconds * 1e9) {
+	for (unsigned turn = 0; (double)(now_ns - begin_ns) < seconds * 1e9; turn++) {
+		if (turn % LOOK_UP == 0 && kvb_leave_wanted())
+			return -EINTR;
 		const volatile uint64_t *line = &words[kvb_pattern_word(random, random) % n_lines *
 			(LINE / sizeof(*words))];
 		uint64_t started_ns = kvb_now_ns();
@@ -304,6 +358,7 @@ static void load_lines(
 		random += 1 + word;
 		kvb_histogram_add(took_ns, kvb_timer_net(now_ns - started_ns, timer_ns));
 	}
+	return 0;
 }
 
 int kvb_limit_dram(
@@ -320,7 +375,7 @@ int kvb_limit_dram(
 	memset(words, 0, COLD_BYTES);
 	r = kvb_check_pages("a limit's memory", words, COLD_BYTES, placement->node);
 	if (r == 0)
-		load_lines(words, COLD_BYTES / LINE, seconds, ret_took_ns);
+		r = load_lines(words, COLD_BYTES / LINE, seconds, ret_took_ns);
 	munmap(words, COLD_BYTES);
 	return r;
 }
@@ -342,7 +397,7 @@ static int copy_cold(const struct kvb_placement *placement,
 	void (*copy)(void *to, const void *from, size_t size), size_t size, double seconds,
 	struct kvb_histogram *took_ns)
 {
-	size_t count = kvb_max_u64(COLD_BYTES / 2 / size, 1);
+	size_t count = kvb_max_u64(KVB_COLD_BYTES / size, 1);
 	uint8_t *from = mmap(
 		NULL, 2 * count * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	uint8_t *to = from + count * size;
@@ -356,7 +411,10 @@ static int copy_cold(const struct kvb_placement *placement,
 	begin_ns = now_ns = kvb_now_ns();
 	for (size_t i = 0; r == 0 && (double)(now_ns - begin_ns) < seconds * 1e9;
 		i = (i + 1) % count) {
-		uint64_t started_ns = kvb_now_ns();
+		uint64_t started_ns;
+		if (kvb_leave_wanted())
+			r = -EINTR;
+		started_ns = kvb_now_ns();
 		copy(to + i * size, from + i * size, size);
 		now_ns = kvb_now_ns();
 		kvb_histogram_add(took_ns, now_ns - started_ns);

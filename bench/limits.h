@@ -11,6 +11,7 @@
 
 #include "bench/histogram.h"
 #include "bench/placement.h"
+#include "shm/util.h"
 
 /* Round trips between this process and one placed like a server. Each
  * fills in a histogram of nanoseconds for `seconds`. 0; -errno. */
@@ -28,6 +29,10 @@ kvb_limit_fn kvb_limit_zmq;
 kvb_limit_fn kvb_limit_dram;
 
 /* `size` bytes between buffers that lie in no cache: memcpy of libc, or non-temporal stores. */
+/* Far more than any cache holds. So many bytes of buffers are used by turns, on either side of a copy, that none is in
+ * a cache when its turn comes again. */
+#define KVB_COLD_BYTES (256 * KVB_MIB)
+
 typedef int kvb_limit_copy_fn(const struct kvb_placement *placement, size_t size, double seconds,
 	struct kvb_histogram *ret_took_ns);
 kvb_limit_copy_fn kvb_limit_memcpy, kvb_limit_ntcopy;

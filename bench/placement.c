@@ -84,18 +84,6 @@ static int bind_memory(int node)
 	return r;
 }
 
-int kvb_place_self(const struct kvb_placement *placement)
-{
-	const cpu_set_t *cpus = placement->client_cpus;
-
-	if (cpus && sched_setaffinity(0, sizeof(*cpus), cpus) < 0) {
-		int r = -errno;
-		fprintf(stderr, "kvbell-bench: pinning the client: %s\n", strerror(-r));
-		return r;
-	}
-	return placement->node == KVB_NODE_ANY ? 0 : bind_memory(placement->node);
-}
-
 /* -------------------------------------------------------------------------------------- reading back */
 
 static int unreadable(const char *what)
@@ -140,6 +128,36 @@ int kvb_check_cpus(const char *who, pid_t pid, const cpu_set_t *asked)
 			r = check_thread(who, (pid_t)strtol(entry->d_name, NULL, 10), asked);
 	closedir(tasks);
 	return r;
+}
+
+/* --------------------------------------------------------------------------------------- this process */
+
+static int unpinned(void)
+{
+	int r = -errno;
+
+	fprintf(stderr, "kvbell-bench: pinning the client: %s\n", strerror(-r));
+	return r;
+}
+
+int kvb_place_self(struct kvb_placement *placement)
+{
+	const cpu_set_t *cpus = placement->client_cpus;
+	int r = 0;
+
+	if (sched_getaffinity(0, sizeof(placement->anywhere), &placement->anywhere) < 0)
+		return unpinned();
+	if (cpus && sched_setaffinity(0, sizeof(*cpus), cpus) < 0)
+		return unpinned();
+	/* Of CPUs of which some are not there the kernel takes the others. */
+	if (cpus)
+		r = check_thread("client", 0, cpus);
+	return r < 0 || placement->node == KVB_NODE_ANY ? r : bind_memory(placement->node);
+}
+
+const cpu_set_t *kvb_server_cpus(const struct kvb_placement *placement)
+{
+	return placement->server_cpus ? placement->server_cpus : &placement->anywhere;
 }
 
 static int wrong_node(const char *what, int asked, int got)

@@ -17,6 +17,7 @@
 
 struct kvb_placement {
 	const cpu_set_t *server_cpus, *client_cpus; /* NULL: anywhere */
+	cpu_set_t anywhere;                         /* where this process could run before */
 	int node;                                   /* KVB_NODE_ANY */
 };
 
@@ -25,8 +26,11 @@ bool kvb_parse_cpus(const char *text, cpu_set_t *ret_set);
 /* The other way round. */
 const char *kvb_format_cpus(const cpu_set_t *set, char *text, size_t size);
 
-/* Pins this process and binds its memory, and that of all it forks from now on. 0; -errno. */
-int kvb_place_self(const struct kvb_placement *placement);
+/* Pins this process and binds its memory; processes that it forks have both until they are placed. 0;
+ * -errno. */
+int kvb_place_self(struct kvb_placement *placement);
+/* Where a server is to run. */
+const cpu_set_t *kvb_server_cpus(const struct kvb_placement *placement);
 
 /* Every thread of a process has just these CPUs; NULL: any will do. 0; -errno. */
 int kvb_check_cpus(const char *who, pid_t pid, const cpu_set_t *asked);

@@ -51,7 +51,7 @@ int kvb_run_serve(struct kvb_run *run, const struct kvb_own_server_options *opti
 	struct kvb_own_server_options placed = *options;
 	int r;
 
-	placed.cpus = run->placement.server_cpus;
+	placed.cpus = kvb_server_cpus(&run->placement);
 	r = kvb_own_server_start(ret_server, &placed);
 	return r < 0 ? kvb_run_fail("starting a server", r) : 0;
 }

@@ -5,18 +5,21 @@
  * The figures themselves are not judged here: that is for people, on a machine that is quiet.
  */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
 
 #include "shm/numa.h"
 #include "shm/util.h"
+#include "tests/embedded.h"
 #include "tests/process.h"
 
 static char dir[64], output[96], errors[96];
@@ -163,6 +166,8 @@ static void every_figure_stands_beside_its_limit(void **state)
 	check_result(results, "get.4KiB.ring.idle", "us", "eventfd.rtt");
 	check_result(results, "put.4KiB.ring.spin", "us", "cacheline.rtt");
 	check_result(results, "put.1MiB.ring", "GB/s", "memcpy.1MiB");
+	check_result(results, "put.1MiB.ring.idle", "GB/s", "memcpy.1MiB");
+	check_result(results, "get.1MiB.ring.idle", "GB/s", "memcpy.1MiB");
 	check_result(results, "get.1MiB.ring.spin", "GB/s", "memcpy.1MiB");
 	check_result(results, "put.1MiB.zmq", "GB/s", "memcpy.1MiB");
 	check_result(results, "put.1MiB.batch", "GB/s", "memcpy.1MiB");
@@ -265,6 +270,9 @@ static void bad_usage_names_what_is_wrong(void **state)
 		{"--sizes=1GiB", "--sizes: \"1GiB\" is not a list of sizes"},
 		{"--objects=999", "--objects: \"999\" is not a list of numbers from 1000"},
 		{"--seconds=0", "--seconds: \"0\" is not a number"},
+		{"--seconds=1s", "--seconds: \"1s\" is not a number"},
+		{"--seconds=nan", "--seconds: \"nan\" is not a number"},
+		{"--seconds=", "--seconds: \"\" is not a number"},
 		{"--spin-us=no", "--spin-us: \"no\" is not a number"},
 		{"throughput",
 			"\"throughput\": give one of limits, latency, bandwidth, reads, fairness"},
@@ -298,6 +306,11 @@ static void a_placement_that_cannot_be_is_an_error(void **state)
 {
 	static const char *const wrong[][2] = {
 		{"--client-cpus=1000", "pinning the client"},
+		/* The kernel would take the one that is there. */
+		{"--client-cpus=0,1000",
+			"the client does not run on the CPUs asked for: 0,1000, but 0"},
+		{"--server-cpus=0,1000",
+			"the limit's server does not run on the CPUs asked for: 0,1000, but 0"},
 		{"--server-cpus=1000", "a limit's server cannot be pinned"},
 		{"--numa-node=63", "memory cannot be bound to node 63"},
 	};
@@ -308,6 +321,57 @@ static void a_placement_that_cannot_be_is_an_error(void **state)
 		assert_int_equal(run(argv), 1);
 		assert_errors_have(wrong[i][1]);
 	}
+}
+
+/* The line of /proc/PID/status that tells where a process may run, to be freed. */
+static char *allowed_cpus(pid_t pid)
+{
+	char path[64], *status, *line;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	status = process_read_file(path);
+	line = strstr(status, "Cpus_allowed_list:");
+	if (line && strchr(line, '\n'))
+		*strchr(line, '\n') = '\0';
+	line = strdup(line ? line : "");
+	free(status);
+	return line;
+}
+
+/* Its first child, if it has one, may run where this process may. */
+static bool child_is_unpinned(const void *arg)
+{
+	pid_t pid = *(const pid_t *)arg;
+	char path[64], *children, *own = allowed_cpus(getpid()), *its;
+	bool same;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
+	children = process_read_file(path);
+	its = allowed_cpus((pid_t)strtol(children, NULL, 10));
+	same = *children && strcmp(own, its) == 0;
+	free(children);
+	free(own);
+	free(its);
+	return same;
+}
+
+/* Only the client is pinned; and who wants to leave may do so while a limit is measured. */
+static void a_pinned_client_pins_no_server(void **state)
+{
+	const char *const argv[] = {
+		KVB_TEST_BENCH, "limits", "--seconds", "600", "--client-cpus", "0", NULL};
+	struct process_options options = PROCESS_OPTIONS_INIT;
+	pid_t pid;
+
+	(void)state;
+	options.output = output;
+	options.errors = errors;
+	pid = process_start(argv, &options);
+	assert_true(pid > 0);
+	assert_true(embedded_wait(child_is_unpinned, &pid));
+	assert_int_equal(kill(pid, SIGTERM), 0);
+	assert_int_equal(process_wait(pid, 20000), 1);
+	assert_errors_have("eventfd.rtt: Interrupted system call");
 }
 
 static void a_placement_is_kept_and_reported(void **state)
@@ -348,6 +412,7 @@ int main(void)
 			without_a_terminal_the_table_is_all_there_is, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			a_placement_that_cannot_be_is_an_error, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_pinned_client_pins_no_server, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_placement_is_kept_and_reported, setup, teardown),
 	};
 
