@@ -148,6 +148,20 @@ static int round_trips(const struct kvb_placement *placement, struct shared *sha
 	return r;
 }
 
+/* The same where both sides need nothing but what they share. */
+static int shared_round_trips(const struct kvb_placement *placement, const struct side *server,
+	int (*once)(void *arg), double seconds, struct kvb_histogram *took_ns)
+{
+	struct shared *shared = shared_new();
+	int r;
+
+	if (!shared)
+		return -ENOMEM;
+	r = round_trips(placement, shared, server, once, shared, seconds, took_ns);
+	shared_free(shared);
+	return r;
+}
+
 /* ------------------------------------------------------------------------------------------ eventfd */
 
 static void eventfd_server(struct shared *shared)
@@ -174,15 +188,7 @@ static const struct side eventfd_side = {.serve = eventfd_server};
 int kvb_limit_eventfd(
 	const struct kvb_placement *placement, double seconds, struct kvb_histogram *ret_took_ns)
 {
-	struct shared *shared = shared_new();
-	int r;
-
-	if (!shared)
-		return -ENOMEM;
-	r = round_trips(
-		placement, shared, &eventfd_side, eventfd_once, shared, seconds, ret_took_ns);
-	shared_free(shared);
-	return r;
+	return shared_round_trips(placement, &eventfd_side, eventfd_once, seconds, ret_took_ns);
 }
 
 /* --------------------------------------------------------------------------------------- cache line */
@@ -212,15 +218,7 @@ static const struct side cacheline_side = {.serve = cacheline_server};
 int kvb_limit_cacheline(
 	const struct kvb_placement *placement, double seconds, struct kvb_histogram *ret_took_ns)
 {
-	struct shared *shared = shared_new();
-	int r;
-
-	if (!shared)
-		return -ENOMEM;
-	r = round_trips(
-		placement, shared, &cacheline_side, cacheline_once, shared, seconds, ret_took_ns);
-	shared_free(shared);
-	return r;
+	return shared_round_trips(placement, &cacheline_side, cacheline_once, seconds, ret_took_ns);
 }
 
 /* ---------------------------------------------------------------------------------------------- ZMQ */
