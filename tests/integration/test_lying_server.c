@@ -43,7 +43,7 @@ struct fake {
 	int32_t result; /* atomic, as are the two below */
 	uint64_t value;
 	uint32_t length;
-	const char *stats; /* `value` bytes, published with it */
+	const char *stats; /* atomic: `value` bytes, published with it */
 };
 
 static void fake_serve(struct fake *fake, int door)
@@ -104,7 +104,7 @@ static void fake_serve(struct fake *fake, int door)
 			.length = kvb_min_u64(sqe.length, kvb_load_acquire(&fake->length))};
 		if (sqe.op == KVB_OP_STATS)
 			memcpy((uint8_t *)session.base + layout.staging_offset + sqe.staging,
-				fake->stats, cqe.value);
+				kvb_load_relaxed(&fake->stats), cqe.value);
 		kvb_cq_post(&cq, &cqe);
 		if (kvb_bell_wanted(&header->cq_sleeping))
 			kvb_bell_ring(bell);
@@ -207,7 +207,7 @@ static int count_stat(void *user, const struct kvb_stat *stat)
 
 static int ask_stats(const char *stats, size_t size, unsigned *ret_n)
 {
-	fake.stats = stats;
+	kvb_store_relaxed(&fake.stats, stats);
 	kvb_store_release(&fake.value, (uint64_t)size);
 	*ret_n = 0;
 	return kvb_stats(client, count_stat, ret_n);
