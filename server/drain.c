@@ -81,7 +81,9 @@ static void end_session(struct kvb_session *session, enum kvb_reason reason)
 void kvb_drain_peer_gone(struct kvb_session *session, enum kvb_reason reason)
 {
 	session->peer_gone = true;
-	/* Nobody reads under them any more, whatever of the session is still at work. */
+	/* Nobody reads under them any more, whatever of the session is still at work. A process that dies has
+	 * its descriptors closed after its memory was taken apart, which takes a while for a large pool: on
+	 * purpose nothing earlier is listened to, since copies in the kernel and devices may go on till then. */
 	kvb_session_drop_leases(session);
 	kvb_door_forget(&session->server->door, session);
 	end_session(session, reason);
