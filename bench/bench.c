@@ -365,7 +365,7 @@ static int measure(
 	struct kvb_histogram took_ns = {0};
 	bool is_small = operation->bytes <= SMALL_BYTES;
 	/* The first rounds find pages and keys that are not there yet; those with gaps come after them. */
-	unsigned keys = keys_of(operation->bytes), warm_up = operation->idle_us > 0 ? 1 : keys;
+	unsigned warm_up = operation->idle_us > 0 ? 1 : keys_of(operation->bytes);
 	uint64_t begin_ns = 0, now_ns = 0;
 
 	if (!kvb_run_begin(&bench->run, name))

@@ -38,8 +38,7 @@
 struct shared {
 	_Alignas(128) uint32_t request;
 	_Alignas(128) uint32_t reply;
-	_Alignas(128) uint32_t stop;
-	char dir[32];
+	_Alignas(128) char dir[32]; /* where the one of ZMQ listens */
 	int request_fd, reply_fd;
 	size_t size;
 };
@@ -58,30 +57,15 @@ static struct shared *shared_new(void)
 
 	if (shared == MAP_FAILED)
 		return NULL;
-	snprintf(shared->dir, sizeof(shared->dir), "/tmp/kvbell-bench-XXXXXX");
-	if (!mkdtemp(shared->dir)) {
-		munmap(shared, sizeof(*shared));
-		return NULL;
-	}
 	shared->request_fd = eventfd(0, EFD_CLOEXEC);
 	shared->reply_fd = eventfd(0, EFD_CLOEXEC);
 	return shared;
-}
-
-static const char *endpoint(const struct shared *shared)
-{
-	static char text[64];
-
-	snprintf(text, sizeof(text), "ipc://%s/zmq", shared->dir);
-	return text;
 }
 
 static void shared_free(struct shared *shared)
 {
 	close(shared->request_fd);
 	close(shared->reply_fd);
-	unlink(endpoint(shared) + strlen("ipc://"));
-	rmdir(shared->dir);
 	munmap(shared, sizeof(*shared));
 }
 
@@ -223,6 +207,14 @@ int kvb_limit_cacheline(
 
 /* ---------------------------------------------------------------------------------------------- ZMQ */
 
+static const char *endpoint(const struct shared *shared)
+{
+	static char text[64];
+
+	snprintf(text, sizeof(text), "ipc://%s/zmq", shared->dir);
+	return text;
+}
+
 /* Of the other side's process. */
 static void *router;
 static uint8_t *pool;
@@ -304,6 +296,23 @@ static int zmq_once(void *arg)
 		: 0;
 }
 
+static int zmq_round_trips(const struct kvb_placement *placement, struct shared *shared,
+	struct zmq_client *client, double seconds, struct kvb_histogram *took_ns)
+{
+	int r;
+
+	snprintf(shared->dir, sizeof(shared->dir), "/tmp/kvbell-bench-XXXXXX");
+	if (!mkdtemp(shared->dir))
+		return -errno;
+	shared->size = client->size;
+	client->endpoint = endpoint(shared);
+	r = round_trips(placement, shared, &zmq_side, zmq_once, client, seconds, took_ns);
+	zmq_client_close(client);
+	unlink(client->endpoint + strlen("ipc://"));
+	rmdir(shared->dir);
+	return r;
+}
+
 int kvb_limit_zmq_put(const struct kvb_placement *placement, size_t size, double seconds,
 	struct kvb_histogram *ret_took_ns)
 {
@@ -317,13 +326,8 @@ int kvb_limit_zmq_put(const struct kvb_placement *placement, size_t size, double
 	}
 	if (!shared)
 		r = -ENOMEM;
-	if (r == 0) {
-		shared->size = size;
-		client.endpoint = endpoint(shared);
-		r = round_trips(
-			placement, shared, &zmq_side, zmq_once, &client, seconds, ret_took_ns);
-		zmq_client_close(&client);
-	}
+	if (r == 0)
+		r = zmq_round_trips(placement, shared, &client, seconds, ret_took_ns);
 	if (shared)
 		shared_free(shared);
 	free(client.payload);

@@ -132,23 +132,18 @@ int kvb_check_cpus(const char *who, pid_t pid, const cpu_set_t *asked)
 
 /* --------------------------------------------------------------------------------------- this process */
 
-static int unpinned(void)
-{
-	int r = -errno;
-
-	fprintf(stderr, "kvbell-bench: pinning the client: %s\n", strerror(-r));
-	return r;
-}
-
 int kvb_place_self(struct kvb_placement *placement)
 {
 	const cpu_set_t *cpus = placement->client_cpus;
 	int r = 0;
 
 	if (sched_getaffinity(0, sizeof(placement->anywhere), &placement->anywhere) < 0)
-		return unpinned();
-	if (cpus && sched_setaffinity(0, sizeof(*cpus), cpus) < 0)
-		return unpinned();
+		return unreadable("an affinity");
+	if (cpus && sched_setaffinity(0, sizeof(*cpus), cpus) < 0) {
+		r = -errno;
+		fprintf(stderr, "kvbell-bench: pinning the client: %s\n", strerror(-r));
+		return r;
+	}
 	/* Of CPUs of which some are not there the kernel takes the others. */
 	if (cpus)
 		r = check_thread("client", 0, cpus);
