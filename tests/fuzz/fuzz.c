@@ -45,36 +45,35 @@ void kvb_fuzz_copy(struct kvb_fuzz_input *input, void *to, size_t size)
 		memcpy(to, from, n);
 }
 
+static uint64_t take_number(struct kvb_fuzz_input *input, size_t size)
+{
+	uint8_t bytes[sizeof(uint64_t)];
+	uint64_t value = 0;
+
+	kvb_fuzz_copy(input, bytes, size);
+	while (size-- > 0)
+		value = value << 8 | bytes[size];
+	return value;
+}
+
 uint8_t kvb_fuzz_u8(struct kvb_fuzz_input *input)
 {
-	uint8_t value;
-
-	kvb_fuzz_copy(input, &value, sizeof(value));
-	return value;
+	return (uint8_t)take_number(input, 1);
 }
 
 uint16_t kvb_fuzz_u16(struct kvb_fuzz_input *input)
 {
-	uint16_t value;
-
-	kvb_fuzz_copy(input, &value, sizeof(value));
-	return value;
+	return (uint16_t)take_number(input, 2);
 }
 
 uint32_t kvb_fuzz_u32(struct kvb_fuzz_input *input)
 {
-	uint32_t value;
-
-	kvb_fuzz_copy(input, &value, sizeof(value));
-	return value;
+	return (uint32_t)take_number(input, 4);
 }
 
 uint64_t kvb_fuzz_u64(struct kvb_fuzz_input *input)
 {
-	uint64_t value;
-
-	kvb_fuzz_copy(input, &value, sizeof(value));
-	return value;
+	return take_number(input, 8);
 }
 
 /* ---------------------------------------------------------------------------------------- small things */

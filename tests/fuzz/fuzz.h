@@ -22,6 +22,7 @@ struct kvb_fuzz_input {
 	size_t left;
 };
 
+/* Numbers, the lowest byte first. */
 uint8_t kvb_fuzz_u8(struct kvb_fuzz_input *input);
 uint16_t kvb_fuzz_u16(struct kvb_fuzz_input *input);
 uint32_t kvb_fuzz_u32(struct kvb_fuzz_input *input);

@@ -14,6 +14,7 @@
 
 #include "kvbell/kvbell.h"
 #include "shm/util.h"
+#include "tests/fuzz/frame.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/guest.h"
 
@@ -84,11 +85,7 @@ int __wrap_zmq_msg_recv(zmq_msg_t *msg, void *socket, int how)
 	data = frame == 0 ? (const void *)&header : body;
 	size = frame == 0 ? sizeof(header) : body_size;
 	frame++;
-	zmq_msg_close(msg);
-	kvb_fuzz_require(zmq_msg_init_size(msg, size) == 0, "no memory");
-	if (size > 0)
-		memcpy(zmq_msg_data(msg), data, size);
-	return (int)size;
+	return kvb_fuzz_frame(msg, data, size);
 }
 
 int __wrap_zmq_msg_more(const zmq_msg_t *msg);

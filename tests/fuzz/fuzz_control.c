@@ -15,6 +15,7 @@
 
 #include "shm/atomic.h"
 #include "shm/util.h"
+#include "tests/fuzz/frame.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/host.h"
 
@@ -103,11 +104,7 @@ int __wrap_zmq_msg_recv(zmq_msg_t *msg, void *socket, int how)
 		size = sizeof(header) - (n_frames == 5);
 	}
 	frame++;
-	zmq_msg_close(msg);
-	kvb_fuzz_require(zmq_msg_init_size(msg, size) == 0, "no memory");
-	if (size > 0)
-		memcpy(zmq_msg_data(msg), data, size);
-	return (int)size;
+	return kvb_fuzz_frame(msg, data, size);
 }
 
 int __wrap_zmq_msg_more(const zmq_msg_t *msg);
