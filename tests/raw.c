@@ -19,6 +19,7 @@
 
 #include "client/client.h"
 #include "client/connection.h"
+#include "client/records.h"
 #include "shm/atomic.h"
 #include "shm/bell.h"
 #include "shm/fd.h"
@@ -78,26 +79,22 @@ int raw_goodbye(int fd, struct kvb_goodbye *ret_goodbye)
 static int map_all(struct raw_client *raw)
 {
 	const struct kvb_welcome *welcome = &raw->welcome;
-	struct kvb_layout layout = {.sq_entries = welcome->sq_entries,
-		.cq_entries = welcome->cq_entries,
-		.sq_offset = welcome->sq_offset,
-		.cq_offset = welcome->cq_offset,
-		.key_offset = welcome->key_offset,
-		.staging_offset = welcome->staging_offset,
-		.staging_bytes = welcome->staging_bytes,
-		.total_bytes = welcome->session_bytes};
-	int r = kvb_segment_map(raw->fds[KVB_FD_SESSION], welcome->session_bytes,
-		KVB_SEALS_FIXED_SIZE, true, &raw->session);
+	struct kvb_layout layout;
+	int r = kvb_welcome_verify(welcome, sizeof(*welcome), &layout);
 
+	if (r == 0)
+		r = kvb_segment_map(raw->fds[KVB_FD_SESSION], welcome->session_bytes,
+			KVB_SEALS_FIXED_SIZE, true, &raw->session);
 	if (r == 0)
 		r = kvb_segment_map(raw->fds[KVB_FD_LIFE], welcome->life_bytes,
 			KVB_SEALS_FIXED_SIZE | KVB_SEAL_FUTURE_WRITE, false, &raw->life);
-	if (r == 0)
-		r = kvb_layout_verify(&layout);
+	if (r == 0 && (welcome->flags & KVB_WELCOME_READER))
+		r = kvb_segment_map(raw->fds[KVB_FD_LEASES], welcome->lease_bytes,
+			KVB_SEALS_FIXED_SIZE, true, &raw->leases);
 	if (r < 0)
 		return r;
-	/* The segments own these two now. */
-	raw->fds[KVB_FD_SESSION] = raw->fds[KVB_FD_LIFE] = -1;
+	/* The segments own these now. */
+	raw->fds[KVB_FD_SESSION] = raw->fds[KVB_FD_LIFE] = raw->fds[KVB_FD_LEASES] = -1;
 	kvb_sq_producer_init(&raw->sq, raw->session.base, &layout);
 	kvb_cq_consumer_init(&raw->cq, raw->session.base, &layout);
 	raw->staging = (uint8_t *)raw->session.base + layout.staging_offset;
@@ -113,7 +110,7 @@ static int take_welcome(struct raw_client *raw)
 	} record;
 	size_t size = 0;
 	int r = raw_door_recv(
-		raw->door_fd, &record, sizeof(record), &size, raw->fds, KVB_WELCOME_FDS);
+		raw->door_fd, &record, sizeof(record), &size, raw->fds, KVB_WELCOME_READER_FDS);
 
 	if (r <= 0)
 		return r < 0 ? r : -EPIPE;
@@ -125,19 +122,21 @@ static int take_welcome(struct raw_client *raw)
 	return map_all(raw);
 }
 
-int raw_attach(struct raw_client *raw, const char *dir)
+int raw_attach_as(struct raw_client *raw, const char *dir, uint32_t hello_flags)
 {
 	struct kvb_hello hello;
 	int r;
 
 	*raw = (struct raw_client){.door_fd = -1,
-		.fds = {-1, -1, -1, -1},
+		.fds = {-1, -1, -1, -1, -1, -1, -1},
 		.session = KVB_SEGMENT_NONE,
-		.life = KVB_SEGMENT_NONE};
+		.life = KVB_SEGMENT_NONE,
+		.leases = KVB_SEGMENT_NONE};
 	r = raw_connect(dir, &raw->door_fd);
 	if (r < 0)
 		return r;
 	raw_hello(&hello);
+	hello.flags = hello_flags;
 	r = kvb_record_send(raw->door_fd, &hello, sizeof(hello), NULL, 0);
 	if (r == 0)
 		r = take_welcome(raw);
@@ -146,12 +145,18 @@ int raw_attach(struct raw_client *raw, const char *dir)
 	return r;
 }
 
+int raw_attach(struct raw_client *raw, const char *dir)
+{
+	return raw_attach_as(raw, dir, 0);
+}
+
 void raw_drop(struct raw_client *raw)
 {
 	kvb_fd_close(&raw->door_fd);
-	kvb_fds_close(raw->fds, KVB_WELCOME_FDS);
+	kvb_fds_close(raw->fds, KVB_WELCOME_READER_FDS);
 	kvb_segment_free(&raw->session);
 	kvb_segment_free(&raw->life);
+	kvb_segment_free(&raw->leases);
 }
 
 void raw_kick(struct raw_client *raw)

@@ -18,9 +18,10 @@ struct kvb_client;
 struct raw_client {
 	int door_fd;
 	struct kvb_welcome welcome;
-	int fds[KVB_WELCOME_FDS];
+	int fds[KVB_WELCOME_READER_FDS]; /* those that came and are not mapped; -1 */
 	struct kvb_segment session;
 	struct kvb_segment life;
+	struct kvb_segment leases; /* of a reader */
 	struct kvb_sq_producer sq;
 	struct kvb_cq_consumer cq;
 	uint8_t *staging;
@@ -36,6 +37,9 @@ int raw_goodbye(int fd, struct kvb_goodbye *ret_goodbye);
 
 /* Connects, says HELLO, maps. 0; the goodbye's error; -errno. */
 int raw_attach(struct raw_client *raw, const char *dir);
+/* The same with the flags of HELLO: a reader gets the lease cells, mapped, and the descriptors of index
+ * and pool. */
+int raw_attach_as(struct raw_client *raw, const char *dir, uint32_t hello_flags);
 /* Drops everything without a word, as a process that dies does. */
 void raw_drop(struct raw_client *raw);
 

@@ -802,8 +802,6 @@ static void what_failed_half_way_has_no_length(void **state)
 	check_length(1);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
-
 /* ---------------------------------------------------------------------------- while the server goes or comes */
 
 struct submitter {
@@ -902,6 +900,8 @@ static void a_client_is_closed_while_it_comes_back(void **state)
 	pthread_join(closer, NULL);
 	client = NULL;
 }
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
 int main(void)
 {

@@ -26,7 +26,6 @@
 #include "kvbell/kvbell.h"
 #include "kvbell/server.h"
 #include "shm/atomic.h"
-#include "shm/fd.h"
 #include "shm/index.h"
 #include "shm/segment.h"
 #include "shm/util.h"
@@ -670,48 +669,26 @@ static void a_session_outlives_its_running_calls(void **state)
 	assert_no_more_replies();
 }
 
-/* Attaches as a client that reads by itself, without the rings. The connection. */
-static int attach_reader(struct kvb_welcome *ret_welcome, int ret_fds[KVB_WELCOME_READER_FDS])
-{
-	struct kvb_hello hello;
-	int door = -1;
-	size_t size;
-
-	assert_int_equal(raw_connect(embedded.dir, &door), 0);
-	raw_hello(&hello);
-	hello.flags |= KVB_HELLO_READER;
-	assert_int_equal(kvb_record_send(door, &hello, sizeof(hello), NULL, 0), 0);
-	assert_int_equal(raw_door_recv(door, ret_welcome, sizeof(*ret_welcome), &size, ret_fds,
-				 KVB_WELCOME_READER_FDS),
-		1);
-	assert_true(ret_welcome->flags & KVB_WELCOME_READER);
-	return door;
-}
-
 /* Leases an object as the library does. */
-static void lease_object(const struct kvb_welcome *welcome, int fds[], const char *object)
+static void lease_object(struct raw_client *reader, const char *object)
 {
-	struct kvb_segment index_map = KVB_SEGMENT_NONE, lease_map = KVB_SEGMENT_NONE;
+	struct kvb_segment index_map = KVB_SEGMENT_NONE;
 	struct kvb_leases leases;
 	struct kvb_index index;
 	struct kvb_found found;
 	size_t len = strlen(object);
 
-	assert_int_equal(kvb_segment_map(fds[KVB_FD_INDEX], welcome->index_bytes,
+	assert_int_equal(kvb_segment_map(reader->fds[KVB_FD_INDEX], reader->welcome.index_bytes,
 				 KVB_SEALS_FIXED_SIZE | KVB_SEAL_FUTURE_WRITE, false, &index_map),
 		0);
-	assert_int_equal(kvb_segment_map(fds[KVB_FD_LEASES], welcome->lease_bytes,
-				 KVB_SEALS_FIXED_SIZE, true, &lease_map),
-		0);
-	fds[KVB_FD_INDEX] = fds[KVB_FD_LEASES] = -1;
+	reader->fds[KVB_FD_INDEX] = -1;
 	assert_int_equal(kvb_index_open(&index, index_map.base, index_map.bytes), 0);
-	assert_int_equal(kvb_leases_open(&leases, lease_map.base, lease_map.bytes), 0);
+	assert_int_equal(kvb_leases_open(&leases, reader->leases.base, reader->leases.bytes), 0);
 	kvb_store_relaxed(&leases.header->cells_used, 1u);
 	assert_int_equal(kvb_index_lease(&index, &leases.cells[0],
 				 kvb_index_hash(&index, object, len), object, len, &found),
 		0);
 	kvb_segment_free(&index_map);
-	kvb_segment_free(&lease_map);
 }
 
 static bool no_limbo(const void *unused)
@@ -725,26 +702,24 @@ static bool no_limbo(const void *unused)
 /* Nobody reads under the leases of one who has gone, however long his call runs. */
 static void leases_go_with_their_client_not_with_its_calls(void **state)
 {
-	int fds[KVB_WELCOME_READER_FDS], door;
 	struct kvb_sqe sqe = {.op = KVB_OP_DELETE, .key_len = 3};
-	struct kvb_welcome welcome;
+	struct raw_client reader;
 	struct kvb_cqe cqe;
 	struct dealer other;
 
 	(void)state;
 	assert_int_equal(raw_put(&raw, "key", 1, 0, 64, 64), 0);
-	door = attach_reader(&welcome, fds);
-	assert_int_equal(dealer_open(&other, embedded.dir, &welcome, NULL), 0);
+	assert_int_equal(raw_attach_as(&reader, embedded.dir, KVB_HELLO_READER), 0);
+	assert_true(reader.welcome.flags & KVB_WELCOME_READER);
+	assert_int_equal(dealer_open(&other, embedded.dir, &reader.welcome, NULL), 0);
 	assert_int_equal(dealer_attach(&other), 0);
-	lease_object(&welcome, fds, "key");
+	lease_object(&reader, "key");
 	send_call(&other, T_GATE, 1);
 	assert_true(gate_wait_inside(1));
 	assert_int_equal(raw_call(&raw, &sqe, "key", &cqe), 0);
 	assert_int_equal(stat_of("leases.limbo"), 1);
 	dealer_close(&other);
-	close(door);
-	for (unsigned i = 0; i < KVB_WELCOME_READER_FDS; i++)
-		kvb_fd_close(&fds[i]);
+	raw_drop(&reader);
 	assert_true(embedded_wait(no_limbo, NULL));
 	/* The session is still there, for the call's sake. */
 	assert_int_equal(stat_of("calls.in_flight"), 1);

@@ -6,7 +6,6 @@
  * record what they met, and the main thread asserts.
  */
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -24,6 +23,7 @@
 #include "shm/atomic.h"
 #include "shm/util.h"
 #include "tests/embedded.h"
+#include "tests/gate.h"
 #include "tests/process.h"
 
 #define THREADS    4
@@ -428,7 +428,6 @@ static void leases_of_a_killed_reader_are_gone(void **state)
 /* -------------------------------------------------------------------------------------- a child is forked */
 
 static __thread bool stays_in_unlock;
-static uint32_t in_unlock, go_on; /* atomic */
 
 int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
@@ -438,9 +437,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
 {
 	if (stays_in_unlock) {
 		stays_in_unlock = false;
-		kvb_store_release(&in_unlock, 1u);
-		while (!kvb_load_acquire(&go_on))
-			(void)poll(NULL, 0, 5);
+		gate_pass();
 	}
 	return __real_pthread_mutex_unlock(mutex);
 }
@@ -473,11 +470,6 @@ static int read_as_child(void *arg)
 	return 0;
 }
 
-static bool is_set(const void *arg)
-{
-	return kvb_load_acquire((const uint32_t *)arg) == 1;
-}
-
 /* A thread gives back the last view under a dead server, and the child is forked in the midst of it. */
 static void a_child_waits_for_no_reader_of_its_parent(void **state)
 {
@@ -498,11 +490,12 @@ static void a_child_waits_for_no_reader_of_its_parent(void **state)
 	assert_int_equal(process_server_start(&server, args), 0);
 	assert_true(embedded_wait(works_again, NULL));
 	put_all();
+	gate_close();
 	assert_int_equal(pthread_create(&thread, NULL, release_slowly, &view), 0);
-	assert_true(embedded_wait(is_set, &in_unlock));
+	assert_true(gate_wait_inside(1));
 	child = process_fork(read_as_child, NULL);
 	assert_int_equal(process_wait(child, 20000), 0);
-	kvb_store_release(&go_on, 1u);
+	gate_open();
 	pthread_join(thread, NULL);
 	kvb_close(client);
 	assert_int_equal(process_server_stop(&server), 0);

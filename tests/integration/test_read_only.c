@@ -400,24 +400,16 @@ static int become(uid_t uid)
 /* Attaches as a reader does; all descriptors stay open until the process ends. */
 static int attach(struct file ret_files[3])
 {
-	struct kvb_welcome welcome;
-	int door, fds[KVB_WELCOME_READER_FDS];
-	struct kvb_hello hello;
-	size_t size;
-	int r = raw_connect(server.dir, &door);
+	static struct raw_client raw;
+	int r = raw_attach_as(&raw, server.dir, KVB_HELLO_READER);
 
 	if (r < 0)
 		return r;
-	raw_hello(&hello);
-	hello.flags |= KVB_HELLO_READER;
-	r = kvb_record_send(door, &hello, sizeof(hello), NULL, 0);
-	if (r == 0)
-		r = raw_door_recv(door, &welcome, sizeof(welcome), &size, fds, KVB_ARRAY_SIZE(fds));
-	if (r != 1 || size != sizeof(welcome) || !(welcome.flags & KVB_WELCOME_READER))
+	if (!(raw.welcome.flags & KVB_WELCOME_READER))
 		return -EPROTO;
-	ret_files[0] = (struct file){"life page", fds[KVB_FD_LIFE], welcome.life_bytes, NULL};
-	ret_files[1] = (struct file){"index", fds[KVB_FD_INDEX], welcome.index_bytes, NULL};
-	ret_files[2] = (struct file){"pool", fds[KVB_FD_POOL], welcome.payload_max, NULL};
+	ret_files[0] = (struct file){"life page", raw.life.fd, raw.welcome.life_bytes, NULL};
+	ret_files[1] = (struct file){"index", raw.fds[KVB_FD_INDEX], raw.welcome.index_bytes, NULL};
+	ret_files[2] = (struct file){"pool", raw.fds[KVB_FD_POOL], raw.welcome.payload_max, NULL};
 	return 0;
 }
 

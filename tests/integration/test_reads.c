@@ -113,6 +113,13 @@ static void put(struct kvb_client *client, const char *key, size_t len, uint64_t
 	assert_int_equal(put_seed(client, key_of(key, strlen(key)), len, seed), 0);
 }
 
+/* So much that whatever is free is used again and again. */
+static void fill_pool_again(struct kvb_client *client)
+{
+	for (uint64_t i = 0; i < 2 * POOL / KVB_MIB; i++)
+		put(client, "more", 7 * KVB_MIB, i);
+}
+
 static struct kvb_lease acquire(struct kvb_client *client, const char *key)
 {
 	struct kvb_lease lease = {0};
@@ -280,8 +287,7 @@ static void a_view_outlives_the_server_and_the_client(void **state)
 	kvb_close(early);
 	assert_view(&before, KVB_MIB, 1);
 	put(late, "key", KVB_MIB, 2);
-	for (uint64_t i = 0; i < 2 * POOL / KVB_MIB; i++)
-		put(late, "more", 7 * KVB_MIB, i);
+	fill_pool_again(late);
 	assert_view(&before, KVB_MIB, 1);
 	assert_int_equal(stats().limbo, 1);
 	stop_server();
@@ -348,8 +354,7 @@ static void a_view_outlives_a_session_that_the_server_ended(void **state)
 	assert_true(raw_break_client(broken));
 	assert_true(embedded_wait(revoked_are, &one));
 	put(other, "key", KVB_MIB, 2);
-	for (uint64_t i = 0; i < 2 * POOL / KVB_MIB; i++)
-		put(other, "more", 7 * KVB_MIB, i);
+	fill_pool_again(other);
 	assert_int_equal(stats().limbo, 1);
 	assert_view(&before, KVB_MIB, 1);
 	/* The client works again meanwhile, in a session of its own. */

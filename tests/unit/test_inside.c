@@ -21,22 +21,23 @@
 #include "shm/threads.h"
 #include "shm/util.h"
 #include "tests/embedded.h"
+#include "tests/gate.h"
 #include "tests/process.h"
 
 static struct kvb_inside inside;
-static uint32_t go_home; /* atomic */
+static uint32_t go_home; /* atomic: to the runners */
 
 /* ------------------------------------------------------------------------------- without a word of their own */
+
+static pthread_mutex_t house = PTHREAD_MUTEX_INITIALIZER; /* the test's while all are to stay */
 
 /* Takes one of the words, and keeps it. */
 static void *sit(void *arg)
 {
-	uint32_t *seated = arg;
-
 	(void)kvb_inside_thread();
-	(void)kvb_fetch_add(seated, 1u);
-	while (!kvb_load_acquire(&go_home))
-		(void)poll(NULL, 0, 5);
+	(void)kvb_fetch_add((uint32_t *)arg, 1u);
+	pthread_mutex_lock(&house);
+	pthread_mutex_unlock(&house);
 	return NULL;
 }
 
@@ -97,6 +98,7 @@ static void waiting_ends_although_others_follow(void **state)
 	bool ended;
 
 	(void)state;
+	pthread_mutex_lock(&house);
 	for (uint32_t i = 0; i < KVB_INSIDE_WORDS; i++)
 		assert_int_equal(kvb_thread_start(&seats[i], "seat", sit, &seated), 0);
 	while (kvb_load_acquire(&seated) < KVB_INSIDE_WORDS)
@@ -111,6 +113,7 @@ static void waiting_ends_although_others_follow(void **state)
 	assert_int_equal(kvb_thread_start(&waiter, "waiter", wait_once, &done), 0);
 	ended = embedded_wait(is_set, &done);
 	kvb_store_release(&go_home, 1u);
+	pthread_mutex_unlock(&house);
 	pthread_join(waiter, NULL);
 	for (uint32_t i = 0; i < 2; i++)
 		pthread_join(runners[i].thread, NULL);
@@ -123,7 +126,6 @@ static void waiting_ends_although_others_follow(void **state)
 /* ---------------------------------------------------------------------------------------------- a fork */
 
 static __thread bool stays_in_unlock;
-static uint32_t in_unlock; /* atomic */
 
 int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
@@ -131,10 +133,8 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
 {
 	if (stays_in_unlock) {
-		kvb_store_release(&in_unlock, 1u);
-		while (!kvb_load_acquire(&go_home))
-			(void)poll(NULL, 0, 5);
 		stays_in_unlock = false;
+		gate_pass();
 	}
 	return __real_pthread_mutex_unlock(mutex);
 }
@@ -166,27 +166,21 @@ static void a_child_waits_for_no_thread_of_its_parent(void **state)
 
 	(void)state;
 	kvb_inside_prepare();
+	gate_close();
 	assert_int_equal(kvb_thread_start(&taker, "taker", take_slowly, &number), 0);
-	assert_true(embedded_wait(is_set, &in_unlock));
+	assert_true(gate_wait_inside(1));
 	child = process_fork(take_in_child, NULL);
 	assert_int_equal(process_wait(child, 20000), 0);
-	kvb_store_release(&go_home, 1u);
+	gate_open();
 	pthread_join(taker, NULL);
 	assert_int_equal(number, 0);
-}
-
-static int begin(void **state)
-{
-	(void)state;
-	kvb_store_release(&go_home, 0u);
-	return 0;
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(a_child_waits_for_no_thread_of_its_parent, begin),
-		cmocka_unit_test_setup(waiting_ends_although_others_follow, begin),
+		cmocka_unit_test(a_child_waits_for_no_thread_of_its_parent),
+		cmocka_unit_test(waiting_ends_although_others_follow),
 	};
 
 	return cmocka_run_group_tests_name("inside", tests, NULL, NULL) ? 1 : 0;
