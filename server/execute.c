@@ -34,7 +34,7 @@ struct request {
 	bool portable; /* the carrier it came on */
 	struct kvb_sqe sqe;
 	struct kvb_cqe cqe;
-	uint64_t moved; /* payload bytes, for the visit's bound */
+	uint64_t moved; /* payload bytes, or what takes as long, for the visit's bound */
 	uint8_t key[KVB_KEY_MAX];
 };
 
@@ -434,6 +434,8 @@ static int op_stats(struct request *request)
 
 	if (!kvb_range_fits(sqe->staging, sqe->length, request->session->layout.staging_bytes))
 		return -EINVAL;
+	/* It looks at all sessions: one in a visit. */
+	request->moved = request->server->options.fragment_bytes;
 	return kvb_stats_write(request->server, request->session->staging + sqe->staging,
 		sqe->length, &request->cqe.value);
 }
@@ -635,7 +637,8 @@ static bool spin(struct kvb_session *session)
 	for (unsigned i = 0; i < SPIN_LOOKS; i++) {
 		if (!nothing_waits(session))
 			return true;
-		if (kvb_load_relaxed(&session->orders))
+		/* Many that spin look in turn, each as often as the others leave it time. */
+		if (kvb_load_relaxed(&session->orders) || kvb_group_others_wait(session->group))
 			return false;
 		kvb_cpu_relax();
 	}

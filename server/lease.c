@@ -140,22 +140,19 @@ uint64_t kvb_leases_used(const struct kvb_lease_table *table)
 	return used;
 }
 
-bool kvb_leases_most(
-	const struct kvb_lease_table *table, uint64_t *ret_number, uint64_t *ret_leases)
+bool kvb_leases_count(const struct kvb_lease_table *table, uint32_t index, uint64_t *ret_number,
+	uint64_t *ret_leases)
 {
-	uint64_t most = 0;
+	const struct kvb_lease_holder *holder = &table->holders[index];
+	uint64_t leases = 0;
+	uint32_t used;
 
-	for (uint32_t h = 0; h < table->n_holders; h++) {
-		const struct kvb_lease_holder *holder = &table->holders[h];
-		uint32_t used = cells_used(holder);
-		uint64_t leases = 0;
-		for (uint32_t c = 0; c < used; c++)
-			leases += kvb_load_relaxed(&holder->leases.cells[c]) != 0;
-		if (leases <= most)
-			continue;
-		most = leases;
-		*ret_number = holder->number;
-	}
-	*ret_leases = most;
-	return most > 0;
+	if (index >= table->n_holders)
+		return false;
+	used = cells_used(holder);
+	for (uint32_t c = 0; c < used; c++)
+		leases += kvb_load_relaxed(&holder->leases.cells[c]) != 0;
+	*ret_number = holder->number;
+	*ret_leases = leases;
+	return true;
 }

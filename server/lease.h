@@ -47,8 +47,8 @@ void kvb_leases_touched(
 	struct kvb_lease_table *table, void (*fn)(void *user, uint64_t word), void *user);
 /* How many cells a scan looks at now. */
 uint64_t kvb_leases_used(const struct kvb_lease_table *table);
-/* Who holds most leases. False: nobody holds any. */
-bool kvb_leases_most(
-	const struct kvb_lease_table *table, uint64_t *ret_number, uint64_t *ret_leases);
+/* How many leases the index-th session of the table holds, and its number. False: there are fewer. */
+bool kvb_leases_count(const struct kvb_lease_table *table, uint32_t index, uint64_t *ret_number,
+	uint64_t *ret_leases);
 
 #endif /* KVB_SERVER_LEASE_H */

@@ -1289,6 +1289,26 @@ void kvb_store_free(struct kvb_store *store)
 	store_destroy(store);
 }
 
+/* Who holds most leases. The lock is taken for one session's cells at a time: all of them together are
+ * more than puts should wait for. */
+static void find_most_leases(struct kvb_store *store, uint64_t *ret_session, uint64_t *ret_leases)
+{
+	uint64_t number = 0, leases = 0;
+	bool more = true;
+
+	*ret_session = 0;
+	*ret_leases = 0;
+	for (uint32_t i = 0; more; i++) {
+		pthread_mutex_lock(&store->lock);
+		more = kvb_leases_count(&store->leases, i, &number, &leases);
+		pthread_mutex_unlock(&store->lock);
+		if (!more || leases <= *ret_leases)
+			continue;
+		*ret_session = number;
+		*ret_leases = leases;
+	}
+}
+
 void kvb_store_get_stats(struct kvb_store *store, struct kvb_store_stats *ret_stats)
 {
 	pthread_mutex_lock(&store->lock);
@@ -1299,8 +1319,8 @@ void kvb_store_get_stats(struct kvb_store *store, struct kvb_store_stats *ret_st
 	ret_stats->objects_max = store->config.objects_max;
 	ret_stats->free_largest = kvb_extents_largest(store->extents);
 	ret_stats->index_bytes = store->index.segment.bytes;
-	(void)kvb_leases_most(&store->leases, &ret_stats->leases_session, &ret_stats->leases_most);
 	pthread_mutex_unlock(&store->lock);
+	find_most_leases(store, &ret_stats->leases_session, &ret_stats->leases_most);
 }
 
 struct recount {

@@ -50,19 +50,28 @@
 
 /* --------------------------------------------------------------------------------- the run queue */
 
-/* Appends. With `wakes`, an idle worker is woken unless as many are being woken already. */
-static void push(struct kvb_group *group, struct kvb_session *session, bool wakes)
+/* When an idle worker is woken for what is appended. */
+enum wakes {
+	WAKES_NEVER,
+	WAKES_BEHIND_OTHERS, /* by a worker that takes the oldest next: only what it leaves lying */
+	WAKES_ALWAYS,        /* by a thread that takes nothing */
+};
+
+/* Appends. No more workers are woken than are idle. */
+static void push(struct kvb_group *group, struct kvb_session *session, enum wakes wakes)
 {
-	bool wake;
+	bool wake = wakes != WAKES_NEVER;
 
 	session->run_next = NULL;
 	pthread_mutex_lock(&group->lock);
-	if (group->queue_tail)
+	if (group->queue_tail) {
 		group->queue_tail->run_next = session;
-	else
-		group->queue_head = session;
+	} else {
+		kvb_store_relaxed(&group->queue_head, session);
+		wake = wakes == WAKES_ALWAYS;
+	}
 	group->queue_tail = session;
-	wake = wakes && group->n_idle > group->n_waked;
+	wake = wake && group->n_idle > group->n_waked;
 	group->n_waked += wake;
 	pthread_mutex_unlock(&group->lock);
 	if (wake)
@@ -78,7 +87,7 @@ static struct kvb_session *pop_or_idle(struct kvb_group *group, bool *ret_watche
 	pthread_mutex_lock(&group->lock);
 	session = group->queue_head;
 	if (session) {
-		group->queue_head = session->run_next;
+		kvb_store_relaxed(&group->queue_head, session->run_next);
 		if (!group->queue_head)
 			group->queue_tail = NULL;
 	} else {
@@ -108,7 +117,8 @@ static void take_wake(struct kvb_group *group)
 	pthread_mutex_unlock(&group->lock);
 }
 
-void kvb_session_kick(struct kvb_session *session)
+/* Takes the caller's reference. */
+static void kick(struct kvb_session *session, enum wakes wakes)
 {
 	uint32_t run = kvb_load_relaxed(&session->run);
 
@@ -121,11 +131,16 @@ void kvb_session_kick(struct kvb_session *session)
 		if (!kvb_compare_exchange(&session->run, &run, next))
 			continue;
 		if (run == KVB_RUN_IDLE)
-			push(session->group, session, true);
+			push(session->group, session, wakes);
 		else
 			kvb_session_put(session);
 		return;
 	}
+}
+
+bool kvb_group_others_wait(const struct kvb_group *group)
+{
+	return kvb_load_relaxed(&group->queue_head) != NULL;
 }
 
 void kvb_session_wake(struct kvb_session *session)
@@ -134,7 +149,7 @@ void kvb_session_wake(struct kvb_session *session)
 		kvb_session_get(&session->server->sessions, kvb_session_own_id(session));
 
 	if (held)
-		kvb_session_kick(held);
+		kick(held, WAKES_ALWAYS);
 }
 
 /* -------------------------------------------------------------------------------- the worker's loop */
@@ -145,7 +160,7 @@ static void serve(struct kvb_worker *worker, struct kvb_session *session)
 	uint32_t running = KVB_RUN_RUNNING;
 	enum kvb_visit visit;
 
-	/* Pairs with the compare-exchange in kvb_session_kick(), and with the last worker's below. */
+	/* Pairs with the compare-exchange in kick(), and with the last worker's below. */
 	(void)kvb_exchange(&session->run, (uint32_t)KVB_RUN_RUNNING);
 	kvb_store_relaxed(&worker->serving_ns, kvb_now_ns());
 	kvb_store_relaxed(&worker->serving, kvb_session_own_id(session));
@@ -162,7 +177,7 @@ static void serve(struct kvb_worker *worker, struct kvb_session *session)
 	}
 	(void)kvb_exchange(&session->run, (uint32_t)KVB_RUN_QUEUED);
 	/* A spinning session stays with whoever is awake. */
-	push(worker->group, session, visit != KVB_VISIT_SPIN);
+	push(worker->group, session, visit == KVB_VISIT_SPIN ? WAKES_NEVER : WAKES_BEHIND_OTHERS);
 }
 
 static void handle_kick(struct kvb_group *group, uint64_t id)
@@ -174,9 +189,10 @@ static void handle_kick(struct kvb_group *group, uint64_t id)
 	if (!session)
 		return;
 	kvb_count(&group->server->counters.kicks, 1);
-	kvb_session_kick(session);
+	kick(session, WAKES_BEHIND_OTHERS);
 }
 
+/* With a timeout of 0 the worker is not idle: a wake that it finds is meant for one that is. */
 static void harvest(struct kvb_group *group, int timeout_ms)
 {
 	struct epoll_event events[EVENTS_MAX];
@@ -185,10 +201,12 @@ static void harvest(struct kvb_group *group, int timeout_ms)
 	if (timeout_ms != 0)
 		leave_idle(group);
 	for (int i = 0; i < n; i++) {
-		if (events[i].data.u64 == EVENT_WAKE)
-			take_wake(group);
-		else if (events[i].data.u64 != EVENT_QUIESCE)
+		if (events[i].data.u64 == EVENT_WAKE) {
+			if (timeout_ms != 0)
+				take_wake(group);
+		} else if (events[i].data.u64 != EVENT_QUIESCE) {
 			handle_kick(group, events[i].data.u64);
+		}
 	}
 }
 
@@ -390,17 +408,26 @@ static int group_start(struct kvb_group *group, uint32_t first)
 int kvb_workers_start(struct kvb_workers *workers, struct kvb_server *server)
 {
 	uint32_t n_groups = (uint32_t)server->numa.n_nodes;
-	uint32_t n = (uint32_t)kvb_max_u64(server->options.workers / n_groups, 1);
+	uint32_t wanted = server->options.workers, started = 0;
 	int r = 0;
+
+	if (wanted < n_groups)
+		kvb_log(&server->log, KVB_LOG_INFO,
+			"%u workers are started and not %u: each of the NUMA nodes in use needs one",
+			n_groups, wanted);
 
 	workers->groups = calloc(n_groups, sizeof(*workers->groups));
 	if (!workers->groups)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n_groups && r == 0; i++) {
+		/* The first nodes have what does not divide. */
+		uint32_t n = wanted / n_groups + (i < wanted % n_groups);
+		n = n > 0 ? n : 1;
 		workers->n_groups = i + 1;
 		r = group_init(&workers->groups[i], server, server->numa.nodes[i], n);
 		if (r == 0)
-			r = group_start(&workers->groups[i], i * n);
+			r = group_start(&workers->groups[i], started);
+		started += n;
 	}
 	if (r < 0) {
 		kvb_workers_stop(workers);

@@ -44,8 +44,8 @@ struct kvb_group {
 	uint64_t turn_ns;      /* control: when to raise or lower next */
 	uint64_t pause_ns;     /* control: how long it stays lowered */
 
-	pthread_mutex_t lock; /* guards what follows */
-	struct kvb_session *queue_head;
+	pthread_mutex_t lock;           /* guards what follows */
+	struct kvb_session *queue_head; /* also read without the lock, as a hint */
 	struct kvb_session *queue_tail;
 	uint32_t n_idle;  /* workers that found the queue empty */
 	uint32_t n_waked; /* rings in wake_fd that nobody has taken yet */
@@ -69,12 +69,8 @@ struct kvb_group *kvb_workers_group(struct kvb_workers *workers, int node);
 int kvb_group_watch(struct kvb_group *group, struct kvb_session *session);
 void kvb_group_unwatch(struct kvb_group *group, struct kvb_session *session);
 
-/*
- * Says that there may be work in a session. Takes the caller's reference. Any thread.
- */
-void kvb_session_kick(struct kvb_session *session);
-/* The same with a reference of its own; nothing happens when the session's slot has been given
- * up. Control. */
+/* Says that there may be work in a session; nothing happens when its slot has been given up.
+ * Control. */
 void kvb_session_wake(struct kvb_session *session);
 
 /*
@@ -86,6 +82,9 @@ bool kvb_group_grace_passed(struct kvb_group *group, uint64_t grace_id);
 /* Control, at every turn of its loop: raises and lowers the workers' wake. Returns when it wants
  * to be called next, or UINT64_MAX. */
 uint64_t kvb_group_grace_turn(struct kvb_group *group, uint64_t now_ns);
+
+/* Whether sessions wait for a worker. A hint, for one that is in a session. */
+bool kvb_group_others_wait(const struct kvb_group *group);
 
 /* The worker that is in this session, or NULL. A hint for the log. */
 const struct kvb_worker *kvb_workers_find(struct kvb_workers *workers, uint64_t session_id);

@@ -3,7 +3,7 @@
 #
 # "Removal: NAME COMPLAINT" in a model's opening comment: with NAME defined the checker must find a trace, and
 # complain of an assertion about COMPLAINT, or of an end that is none (COMPLAINT is "end").
-# "Short: NAME=VALUE...": with `short`, the model is explored with these values and not with its own, which takes minutes.
+# "Short: NAME[=VALUE]...": with `short`, the model is explored with these values and not with its own, which takes minutes.
 set -uo pipefail
 build=$(realpath -m "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
@@ -24,7 +24,7 @@ check() {
   cd - >/dev/null || return 1
 }
 
-# whole MODEL [NAME=VALUE...]
+# whole MODEL [NAME|NAME=VALUE...]
 whole() {
   local log=$build/$1.whole/log model=$1
   shift

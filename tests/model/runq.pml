@@ -7,13 +7,16 @@
  * execute.c. Who stores to shared memory puts into a buffer of its own, which is drained in order at any
  * time, as on x86; a fence or an atomic operation waits until it is empty. Kernel facilities have no
  * buffer: eventfds, and epoll whose edges one waiter takes. A visit may end after any request, as if its
- * budget were used up.
+ * budget were used up. With SPINS a worker may, as often as it likes, leave a session queued instead of
+ * letting it sleep, as with spin_us.
  *
  * Shown: no session is served by two at once, and no request and no completion is slept on: all clients
  * get all they wait for. Where that fails, the checker comes to an end in which a client still waits.
  *
  * Short: REQUESTS_0=2 REQUESTS_1=0
  * Short: REQUESTS_0=1 REQUESTS_1=1
+ * Short: REQUESTS_0=2 REQUESTS_1=0 SPINS
+ * Short: REQUESTS_0=1 REQUESTS_1=1 SPINS
  *
  * Of a removal run.sh wants to see that the checker finds a trace, and what it must complain of:
  *
@@ -140,12 +143,13 @@ proctype client(byte s)
 
 #define worker_orders() empty(worker_buffer[me])
 
+/* Who pushes takes the oldest next, so that only what lies behind it is worth a wake. */
 inline push(session, wakes)
 {
 	d_step {
 		worker_orders() ->
+		wake = wakes && nempty(queue) && n_idle > n_waked;
 		queue!session;
-		wake = wakes && n_idle > n_waked;
 		n_waked = n_waked + wake
 	};
 	if
@@ -154,7 +158,7 @@ inline push(session, wakes)
 	fi
 }
 
-/* kvb_session_kick() */
+/* kick() */
 inline session_kick(session)
 {
 	d_step {
@@ -175,11 +179,10 @@ inline session_kick(session)
 	was = 0
 }
 
-inline take_events()
+inline take_kicks()
 {
 	edge[0] = kick[0]; kick[0] = 0;
-	edge[1] = kick[1]; kick[1] = 0;
-	waked = rings > 0
+	edge[1] = kick[1]; kick[1] = 0
 }
 
 inline handle_events()
@@ -244,6 +247,9 @@ visit:
 		:: goto more /* the budget is used up */
 		fi
 	:: head[s] == sq_tail[s]
+#ifdef SPINS
+	:: head[s] == sq_tail[s] -> goto spin
+#endif
 	fi;
 	/* rest() */
 	worker_buffer[me]!s,SQ_SLEEPING,SLEEPING;
@@ -263,6 +269,17 @@ visit:
 		goto served
 	:: worker_orders() && run_of[s] != RUNNING
 	fi;
+#ifdef SPINS
+spin:
+	if
+	:: sq_sleeping[s] == SLEEPING -> worker_buffer[me]!s,SQ_SLEEPING,AWAKE
+	:: sq_sleeping[s] == AWAKE
+	fi;
+	atomic { worker_orders() -> inside[s] = 0; run_of[s] = QUEUED };
+	push(s, false);
+	s = 0;
+	goto served;
+#endif
 more:
 	atomic { worker_orders() -> inside[s] = 0; run_of[s] = QUEUED };
 	push(s, true);
@@ -271,11 +288,12 @@ served:
 	if
 	:: atomic { watched -> watched = false }
 	:: atomic { !watched -> skip }
-	:: atomic { !watched -> take_events() }; handle_events()
+	/* A wake is left to a worker that is idle. */
+	:: atomic { !watched -> take_kicks() }; handle_events()
 	fi;
 	goto top;
 wait:
-end:	atomic { kick[0] || kick[1] || rings > 0 -> take_events() };
+end:	atomic { kick[0] || kick[1] || rings > 0 -> take_kicks(); waked = rings > 0 };
 	n_idle--;
 	handle_events();
 	goto top
