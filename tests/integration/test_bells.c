@@ -34,6 +34,7 @@
 #include "shm/util.h"
 #include "tests/embedded.h"
 #include "tests/process.h"
+#include "tests/random.h"
 #include "tests/raw.h"
 
 #define ITEMS        (400000 / TEST_SLOWER)
@@ -53,12 +54,6 @@ static uint64_t setting(const char *name, uint64_t otherwise)
 	const char *text = getenv(name);
 
 	return text ? strtoull(text, NULL, 10) : otherwise;
-}
-
-static uint32_t next_random(uint64_t *seed)
-{
-	*seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
-	return (uint32_t)(*seed >> 33);
 }
 
 static void hangs(int signal)

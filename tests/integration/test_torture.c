@@ -29,6 +29,7 @@
 #include "shm/util.h"
 #include "tests/embedded.h"
 #include "tests/process.h"
+#include "tests/random.h"
 #include "tests/raw.h"
 
 #define READERS      6u
@@ -56,12 +57,6 @@ static struct shared {
 } * shared;
 
 enum wrong_kind { WRONG_AT_ONCE = 1, WRONG_LATER, WRONG_COPY };
-
-static uint32_t next_random(uint64_t *seed)
-{
-	*seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
-	return (uint32_t)(*seed >> 33);
-}
 
 static struct kvb_client *open_client(const char *name)
 {

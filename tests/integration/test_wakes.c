@@ -20,6 +20,7 @@
 #include "shm/threads.h"
 #include "shm/util.h"
 #include "tests/embedded.h"
+#include "tests/random.h"
 #include "tests/raw.h"
 
 #define THREADS  4
@@ -39,12 +40,6 @@ struct crowd {
 	uint64_t served;
 	int error;
 };
-
-static uint32_t next_random(uint64_t *seed)
-{
-	*seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
-	return (uint32_t)(*seed >> 33);
-}
 
 /* A burst into each of some sessions, then everything is awaited: while one is served, the kicks
  * of the others come in at every moment of a visit. */

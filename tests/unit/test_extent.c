@@ -16,14 +16,9 @@
 
 #include "server/extent.h"
 #include "shm/util.h"
+#include "tests/random.h"
 
 #define UNIT 4096ull
-
-static uint32_t next_random(uint64_t *seed)
-{
-	*seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
-	return (uint32_t)(*seed >> 33);
-}
 
 /* Books with one free range [0, units). */
 static struct kvb_extents *books(uint32_t extents_max, uint64_t units)

@@ -23,6 +23,7 @@
 #include "shm/atomic.h"
 #include "shm/threads.h"
 #include "shm/util.h"
+#include "tests/random.h"
 
 #define UNIT        256u
 #define DEADLINE_NS (60 * KVB_NS_PER_S) /* only a broken store ever gets there */
@@ -31,12 +32,6 @@ struct room {
 	struct kvb_store *store;
 	unsigned char *pool;
 };
-
-static uint32_t next_random(uint64_t *seed)
-{
-	*seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
-	return (uint32_t)(*seed >> 33);
-}
 
 /* ------------------------------------------------------------------------------------- helpers */
 
